@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tidelake.data.ingest.updates import normalize
 from tidelake.data.kernel.consolidate import consolidate
-from tidelake.data.kernel.patch import patched
+from tidelake.data.kernel.patch import Patch, patched
 from tidelake.data.kernel.types import schema_from_arrow, update_schema
 from tidelake.errors import InvalidUpdates
 from tidelake.model.time import TimeDomain
@@ -20,15 +20,11 @@ SCHEMA = schema_from_arrow(pa.schema([("k", pa.int64()), ("j", pa.int32()), ("v"
 
 
 def patched_rows(base, changes, schema, domain, batch_rows):
-    """What comes of the rows of two tables, each consolidated, if the second patches the first."""
+    """What comes of the rows of two tables, the first consolidated, if the second patches the first."""
     batches = consolidate(base, schema, domain).to_batches(max_chunksize=batch_rows)
-    few = pa.concat_batches(
-        [
-            pa.RecordBatch.from_pylist([], update_schema(schema, domain)),
-            *consolidate(changes, schema, domain).to_batches(),
-        ]
-    )
-    found = list(patched(batches, few))
+    none = pa.RecordBatch.from_pylist([], update_schema(schema, domain))
+    few = pa.concat_batches([none, *changes.to_batches()])
+    found = list(patched(batches, Patch.of(few)))
     assert all(batch.num_rows for batch in found)
     return [row for batch in found for row in rows_of(batch)]
 
@@ -80,6 +76,32 @@ def test_upserts_and_several_rows_of_a_key_agree_with_the_reference(seed, batch_
     assert [repr(row) for row in found] == [repr(row) for row in expected]
 
 
+@settings(max_examples=examples(200))
+@given(st.integers(0, 2**32), st.integers(1, 8))
+def test_changes_that_are_no_swaps_or_swap_other_rows_agree_with_the_reference(seed, batch_rows):
+    rng = np.random.default_rng(seed)
+
+    def some(count, diffs):
+        values = [rng.integers(0, most, count).tolist() for most in (8, 2, 2)]
+        return [*values[:2], list(map(str, values[2])), rng.choice(diffs, count).tolist()]
+
+    base, changes = rows(*some(10, [1, 1, 2])), rows(*some(12, [-2, -1, -1, 1, 1, 2]))
+    found = patched_rows(base, changes, SCHEMA, INT, batch_rows)
+    expected = consolidated([*rows_of(base), *rows_of(changes)])
+    assert [repr(row) for row in found] == [repr(row) for row in expected]
+
+
+def test_a_swap_is_put_in_its_place_and_sorts_nothing(monkeypatch):
+    base = consolidate(rows(list(range(90)), [0] * 90, ["x"] * 90, [1] * 90), SCHEMA, INT)
+    # The second one is a swap once what is between is summed.
+    changes = rows([7, 7, 40, 40, 40, 40], [0] * 6, ["x", "y", "x", "y", "y", "z"], [-1, 1, -1, 1, -1, 1])
+    patch = Patch.of(pa.concat_batches(changes.to_batches()))
+    assert (patch.old.num_rows, patch.others.num_rows) == (2, 0)
+    monkeypatch.delattr("tidelake.data.kernel.patch.sum_batch")
+    (found,) = patched(base.to_batches(), patch)
+    assert [(row[0], row[2]) for row in rows_of(found) if row[2] != "x"] == [(7, "y"), (40, "z")]
+
+
 def test_a_batch_without_changes_is_handed_on_as_it_is():
     base = consolidate(rows(list(range(90)), [0] * 90, ["x"] * 90, [1] * 90), SCHEMA, INT)
     batches = base.to_batches(max_chunksize=30)
@@ -87,7 +109,7 @@ def test_a_batch_without_changes_is_handed_on_as_it_is():
     few = consolidate(rows([40, 40, 59, 59], [0] * 4, ["x", "y"] * 2, [-1, 1] * 2), SCHEMA, INT).to_batches()[
         0
     ]
-    found = list(patched(batches, few))
+    found = list(patched(batches, Patch.of(few)))
     assert [batch is one for batch, one in zip(found, batches, strict=True)] == [True, False, True]
     assert found[1].column(0).buffers()[1].address == batches[1].column(0).buffers()[1].address
 
@@ -96,4 +118,4 @@ def test_a_sum_that_does_not_fit_is_refused():
     base = consolidate(rows([1, 2], [0, 0], ["x", "x"], [2**62, 1]), SCHEMA, INT)
     few = consolidate(rows([1], [0], ["x"], [2**62]), SCHEMA, INT).to_batches()[0]
     with pytest.raises(InvalidUpdates, match="does not fit"):
-        list(patched(base.to_batches(), few))
+        list(patched(base.to_batches(), Patch.of(few)))

@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from tidelake.data.kernel.consolidate import consolidate
 from tidelake.data.kernel.merge import chunks, sums
-from tidelake.data.kernel.patch import patched
+from tidelake.data.kernel.order import integers
+from tidelake.data.kernel.patch import Patch, patched
 from tidelake.data.kernel.select import Selector, Timing, one_time
-from tidelake.data.kernel.types import update_schema
+from tidelake.data.kernel.types import arrow_type, update_schema
 from tidelake.data.keys.keyset import KeySet
 from tidelake.errors import InvalidUpdates
 from tidelake.model import time as times
@@ -41,8 +42,11 @@ __all__ = ["KeyRange", "Source", "rows", "rows_merged", "shown", "sources", "sou
 _DECODERS_MAX = 8
 # Chunks grow with the number of runs, up to this many runs.
 _RUNS_MAX = 64
-# A run is patched with the rows of others if these are at most this fraction.
-_PATCHED_SHARE = 8
+# A run is patched with the rows of others if these are at most this fraction; by a first column of integers,
+# if they are at most that fraction, and so many times `fold_rows`.
+_PATCHED_SHARE, _SWAPPED_SHARE, _SWAPPED_FOLDS = 8, 2, 4
+# The rows with which a run is patched take at most this fraction of a merge's memory.
+_PATCH_MEMORY_SHARE = 8
 # Runs of at most this fraction of `fold_rows` are short.
 _SHORT_SHARE = 16
 _FOLD_BYTES_MAX = 128 * 1024 * 1024
@@ -189,17 +193,24 @@ def _keeps_all(source: Source, query: Query) -> bool:
 
 
 def _patchable(spec: ShardSpec, runs: list[Source], query: Query) -> Source | None:
-    """The run whose stored rows are the answer but for few changes, which the others have; if there is one.
+    """The run whose stored rows are the answer but for fewer changes, which the others have; if there is one.
 
     Its rows all count, and no two of them have to be summed.
     """
     if len(runs) < 2 or not isinstance(query, AsOf):
         return None
     base, changes = _largest(runs)
-    few = changes <= min(spec.config.fold_rows, base.run.rows // _PATCHED_SHARE)
+    few = _are_few(spec, base, changes) or (
+        integers(pa.array([], arrow_type(spec.schema.columns[0].type))) is not None
+        and changes <= min(_SWAPPED_FOLDS * spec.config.fold_rows, base.run.rows // _SWAPPED_SHARE)
+    )
     large = base.run.rows * _SHORT_SHARE > spec.config.fold_rows
     fits = few and large and _keeps_all(base, query) and _is_consolidated(spec, base, query)
     return base if fits else None
+
+
+def _are_few(spec: ShardSpec, base: Source, changes: int) -> bool:
+    return changes <= min(spec.config.fold_rows, base.run.rows // _PATCHED_SHARE)
 
 
 def _largest(runs: list[Source]) -> tuple[Source, int]:
@@ -209,10 +220,12 @@ def _largest(runs: list[Source]) -> tuple[Source, int]:
 
 
 def rows_merged(spec: ShardSpec, runs: list[Source], query: Query) -> int:
-    """How many rows are merged into the largest run; 0: it is patched, or all are few, which costs little."""
-    if len(runs) < 2 or _patchable(spec, runs, query) is not None:
+    """How many rows are put into the largest run; 0: it is patched with few, or all are few: little work."""
+    if len(runs) < 2:
         return 0
     largest, others = _largest(runs)
+    if _are_few(spec, largest, others) and _patchable(spec, runs, query) is not None:
+        return 0
     return others if largest.run.rows * _SHORT_SHARE > spec.config.fold_rows else 0
 
 
@@ -224,13 +237,19 @@ def _patched(
     times = spec.domain.columns
     names = [name for name in update_schema(spec.schema, spec.domain).names if name not in times]
     with prefetch_all([_stored(spec, blobs, base, scope, set(names), threads=threads)], threads) as (ahead,):
-        folded = _folded(spec, blobs, changes, query, scope)
-        if folded is None:
+        bytes_max = spec.config.merge_memory_bytes // _PATCH_MEMORY_SHARE
+        held = _held(spec, blobs, changes, query, scope, bytes_max=bytes_max)
+        if held is None:
             return False
         none = pa.RecordBatch.from_pylist([], update_schema(spec.schema, spec.domain))
+        try:
+            patch = Patch.of(pa.concat_batches([none, *held]).select(names))
+        except InvalidUpdates:
+            return False
+        del held
         # An inline part is decoded with all of its columns.
         untimed = (batch.select(names) for batch in ahead)
-        found = patched(untimed, pa.concat_batches([none, *folded]).select(names))
+        found = patched(untimed, patch)
         yield from map(Timing(query.time, spec.domain), found)
     return True
 
@@ -296,9 +315,26 @@ def _folded(
     Without it, reading a shard of many tiny appends would merge as many streams. It is not possible if the
     rows are too wide, or if a sum over these runs does not fit, as the sum over all runs may fit.
     """
+    bytes_max = min(_FOLD_BYTES_MAX, chunk_limits(spec.config)[1])
+    held = _held(spec, blobs, small, query, scope, bytes_max=bytes_max)
+    if held is None:
+        return None
+    table = pa.Table.from_batches(held, update_schema(spec.schema, spec.domain))
+    try:
+        rows_ = consolidate(table, spec.schema, spec.domain)
+    except InvalidUpdates:
+        return None
+    batches: list[pa.RecordBatch] = rows_.to_batches(max_chunksize=spec.config.row_group_rows)
+    return batches
+
+
+def _held(
+    spec: ShardSpec, blobs: BlobStore, small: list[Source], query: Query, scope: Scope, *, bytes_max: int
+) -> list[pa.RecordBatch] | None:
+    """The wanted rows of small runs, run by run, in memory; None if they take more bytes."""
     held: list[pa.RecordBatch] = []
     wanted = Selector(query, spec.domain)
-    held_bytes, bytes_max = 0, min(_FOLD_BYTES_MAX, chunk_limits(spec.config)[1])
+    held_bytes = 0
     one_of = partial(stream, spec, blobs, batch_rows=spec.config.fold_rows, batch_bytes=bytes_max)
     inline, stored = list[Source](), list[Source]()
     for source in small:
@@ -312,10 +348,4 @@ def _folded(
             # Slices of one buffer count it several times, and adding up their exact sizes takes long.
             if held_bytes > bytes_max and (held_bytes := sum(one.nbytes for one in held)) > bytes_max:
                 return None
-    table = pa.Table.from_batches(held, update_schema(spec.schema, spec.domain))
-    try:
-        rows_ = consolidate(table, spec.schema, spec.domain)
-    except InvalidUpdates:
-        return None
-    batches: list[pa.RecordBatch] = rows_.to_batches(max_chunksize=spec.config.row_group_rows)
-    return batches
+    return held
