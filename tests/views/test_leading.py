@@ -100,3 +100,12 @@ def test_groups_whose_first_rows_stay_are_not_computed_again(monkeypatch):
         found = refreshes(plan, given, [1, 2], 0)
         assert database.rows["m1_0"] == computed
         assert at(found, 1) == answer(f"SELECT k, x FROM a QUALIFY row_number() {OVER} <= 2", given, 1)
+
+
+@pytest.mark.parametrize("sql", list(QUERIES)[:3])
+def test_rows_that_are_owed_behind_the_first_are_no_new_ones_when_repaid(sql):
+    given = {"b": [], "c": [], "a": [(1, 3, 0.5, 0, 1), (1, 1, 0.5, 0, -2)]}
+    given["a"] += [(1, 3, 0.5, 1, -1), (1, 1, 0.5, 1, 2), (1, 2, 0.5, 2, 1)]
+    found = refreshes(compiled(sql, schema_of), given, [1, 2, 3], 0)
+    for time in (1, 2):
+        assert at(found, time) == answer(sql, given, time)

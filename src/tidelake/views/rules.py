@@ -143,13 +143,14 @@ class Rules:
     def first_of_moved(self, number: int, stage: Redo) -> str:
         """A query for the rows of these groups just before the span: of each, as many as may be first.
 
-        These are as many as matter and the span may remove, and those that are equal.
+        These are as many as matter and the span may remove, and those that are equal. If there are not so
+        many, all of them: rows that are owed stand behind, and may be repaid.
         """
         keys, m, lost = [quoted(name) for name in stage.keys], self._m, self._lost
         orders = [*zip(leading(stage), self._ranks, strict=False)]
         many = [f"greatest(1, least(l.{lost} + {one.places}, {_FOREMOST_MAX}))" for one, _ in orders]
         ends = [
-            f"list_last({one.foremost(rows)}) AS {end}" for (one, end), rows in zip(orders, many, strict=True)
+            f"({one.foremost(rows)})[{rows}] AS {end}" for (one, end), rows in zip(orders, many, strict=True)
         ]
         of_group = [*(f"l.{key}" for key in keys), f"l.{lost}"]
         behind = [one.is_behind(f"e.{end}") for one, end in orders]
