@@ -330,6 +330,16 @@ def test_a_key_range_reads_little(tmp_path):
     assert read_index(str(path), part).rows[0] == 50
 
 
+def test_a_key_range_begins_and_ends_within_long_batches():
+    schema, table = sample(3_000, ALL[:1])
+    part, data = written(table, schema, INT, group=5_000)
+    keys = encode_key(table, schema).to_pylist()
+    for first in range(0, table.num_rows, 97):
+        for low, high in ((keys[first], keys[-1 - first]), (keys[first] + b"\0", keys[first] + b"\1")):
+            found = back(data, part, schema, INT, 5_000, key_from=low, key_below=high)
+            assert found.equals(table.filter(pa.array([low <= key < high for key in keys])))
+
+
 def test_row_groups_are_exact_whatever_the_batches_are():
     schema, table = sample(100, ALL[:1])
     n = table.num_rows

@@ -36,6 +36,8 @@ from tidelake.model.time import TimeDomain
 # One read takes row groups of up to so many bytes: fewer round trips, and still a small buffer.
 _WINDOW_BYTES = 2 * 1024 * 1024
 _BATCH_BYTES = 32 * 1024 * 1024
+# So many keys are encoded at once to find the one at which a range begins.
+_KEYS_AT_ONCE = 32
 # At most so many bytes are decoded at once to find a few rows in them.
 _SPARSE_BYTES = 8 * 1024 * 1024
 
@@ -404,13 +406,13 @@ def _within(
 
 def _first_at(batch: pa.RecordBatch, schema: Schema, bound: bytes, low: int, high: int) -> int:
     """The first row whose encoded key is not less than the bound; encodes only keys that it compares."""
-
-    def key(row: int) -> bytes:
-        encoded: bytes = encode_key(batch.slice(row, 1), schema)[0].as_py()
-        return encoded
-
-    if low == high or key(low) >= bound:
-        return low
-    if key(high - 1) < bound:
+    if low < high and encode_key(batch.slice(high - 1, 1), schema)[0].as_py() < bound:
         return high
-    return bisect_left(range(high), bound, low, high, key=key)
+    while low < high:
+        # A call costs as much as many keys, so it gets the keys of several rows.
+        step = -(-(high - low) // _KEYS_AT_ONCE)
+        keys = encode_key(batch.take(pa.array(range(low, high, step), pa.int64())), schema).to_pylist()
+        place = bisect_left(keys, bound)
+        high = min(high, low + place * step)
+        low = high if place == 0 else low + (place - 1) * step + 1
+    return low
