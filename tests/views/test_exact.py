@@ -95,6 +95,14 @@ def test_contents_are_those_of_the_query_at_every_time(sql, rng):
             assert at(several, time) == answer(sql, tables, time), (time, tables)
 
 
+@pytest.mark.parametrize("sql", ["SELECT count(*) AS n, sum(x) AS s FROM a", "SELECT max(x) AS m FROM a"])
+def test_the_only_group_is_there_before_the_only_time_at_which_rows_come(sql):
+    tables = {"a": [(1, 2, 0.5, 3, 1), (2, 5, 0.5, 3, 1)], "b": [], "c": []}
+    found = refreshes(compiled(sql, schema_of), tables, [TIMES], 0)
+    for time in range(TIMES):
+        assert at(found, time) == answer(sql, tables, time)
+
+
 @pytest.mark.promise(
     "While rows are there less than no times, the contents are those that the stages of the plan "
     "say, and a group that owes rows remembers its sums",

@@ -93,7 +93,7 @@ Way: TypeAlias = Looked | Computed | Summed | KeptStage
 def needs(stage: Stage, first: int) -> tuple[Need, ...]:
     """What a stage reads if the input at the place `first` changes, each behind the one that gives values."""
     match stage:
-        case Redo(keys=keys):
+        case Count(keys=keys) | Redo(keys=keys):
             return (Need(0, keys, 0, keys, (True,) * len(keys)),)
         case Join(inputs=inputs):
             found, known = list[Need](), [first]

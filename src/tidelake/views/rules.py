@@ -52,7 +52,7 @@ class Emission:
         birth: the first time of the view, if it is in the span: what depends on no input begins there.
         changes: the letter of the tables that have the updates of the inputs.
         changed: stages that have updates; None: any may have some.
-        time: of all updates; None: they may have several.
+        time: of all updates, and of the birth where groups have no keys; None: there may be several.
     """
 
     base: bool
@@ -114,14 +114,11 @@ class Rules:
             f"GROUP BY ALL HAVING sum({self._m}) <> 0"
         )
 
-    def losing(self, number: int) -> str:
-        """A query for the groups of a redo that change, most first, and how many rows each loses."""
-        stage, (of,) = self.plan.stages[number], inputs(self.plan.stages[number])
-        keys = _list(quoted(name) for name in stage.keys) if isinstance(stage, Redo) else ""
-        lost = f"count(*) FILTER (WHERE {self._m} < 0)"
-        return (
-            f"SELECT {keys}, {lost} AS {self._lost} FROM d{of} GROUP BY {keys} ORDER BY count(*) DESC, {lost}"
-        )
+    def losing(self, stage: Redo, changes: str) -> str:
+        """A query for the groups with such changes, most first, and how many rows each loses."""
+        keys, lost = [quoted(name) for name in stage.keys], self._lost
+        shown = _list(keys, [f"count(*) FILTER (WHERE {self._m} < 0) AS {lost}"])
+        return f"SELECT {shown} FROM {changes}{stage.input}{_by(keys)} ORDER BY count(*) DESC, {lost}"
 
     def moved(self, number: int, stage: Redo) -> str:
         """A query for the changes of groups whose first rows may be others then.
@@ -148,21 +145,20 @@ class Rules:
         """
         keys, m, lost = [quoted(name) for name in stage.keys], self._m, self._lost
         orders = [*zip(leading(stage), self._ranks, strict=False)]
-        many = [f"greatest(1, least(l.{lost} + {one.places}, {_FOREMOST_MAX}))" for one, _ in orders]
+        many = [f"greatest(1, least(i0.{lost} + {one.places}, {_FOREMOST_MAX}))" for one, _ in orders]
         ends = [
             f"({one.foremost(rows)})[{rows}] AS {end}" for (one, end), rows in zip(orders, many, strict=True)
         ]
-        of_group = [*(f"l.{key}" for key in keys), f"l.{lost}"]
+        of_group = [*(f"i0.{key}" for key in keys), f"i0.{lost}"]
         behind = [one.is_behind(f"e.{end}") for one, end in orders]
+        losing, same = self.losing(stage, moved(number)), _same("i0", "l", keys)
         return (
-            "WITH lost AS MATERIALIZED "
-            f"(SELECT {_list(keys, [f'count(*) FILTER (WHERE {m} < 0) AS {lost}'])} FROM"
-            f" {moved(number)}{stage.input}{_by(keys)}), ends AS MATERIALIZED "
-            f"(SELECT {_list(of_group, ends)} FROM {taken(number)} AS i0 JOIN lost AS l "
-            f"ON {_same('i0', 'l', keys)} WHERE i0.{m} > 0 GROUP BY {_list(of_group)}) "
-            f"SELECT i0.* FROM {taken(number)} AS i0 JOIN lost AS l ON {_same('i0', 'l', keys)} "
-            f"LEFT JOIN ends AS e ON {_same('i0', 'e', keys)} "
-            f"WHERE l.{lost} > {_FOREMOST_MAX // 2} OR NOT ({' AND '.join(behind)})"
+            "WITH theirs AS MATERIALIZED "
+            f"(SELECT i0.*, l.{lost} FROM {taken(number)} AS i0 JOIN ({losing}) AS l ON {same}), "
+            f"ends AS MATERIALIZED (SELECT {_list(of_group, ends)} FROM theirs AS i0 "
+            f"WHERE i0.{m} > 0 GROUP BY {_list(of_group)}) "
+            f"SELECT i0.* EXCLUDE ({lost}) FROM theirs AS i0 LEFT JOIN ends AS e ON {_same('i0', 'e', keys)} "
+            f"WHERE i0.{lost} > {_FOREMOST_MAX // 2} OR NOT ({' AND '.join(behind)})"
         )
 
     def of_changed(self, number: int, stage: Redo) -> str:
@@ -268,7 +264,8 @@ class Rules:
             base = " + coalesce(b.{0}, 0)"
         by = _list(f"c.{one}" for one in keys) or "NULL"
         window = f"(PARTITION BY {by} ORDER BY c.{t} ROWS UNBOUNDED PRECEDING)"
-        total = [f"sum(c.{one}) OVER {window}{base.format(one)} AS {one}" for one in sums]
+        summed = [f"c.{one}" if span.time is not None else f"sum(c.{one}) OVER {window}" for one in sums]
+        total = [f"{text}{base.format(one)} AS {one}" for text, one in zip(summed, sums, strict=True)]
         running = f"SELECT {_list([f'c.{k}' for k in keys], [f'c.{t}'], total)} FROM {source}"
         of_group = [f"r.{one}" for one in keys]
         at = [f"r.{t}"]
@@ -300,7 +297,7 @@ class Rules:
         """By key the result at each time at which a row of it changes, less that at the time before."""
         keys, point = [quoted(name) for name in stage.keys], self._p
         columns = [quoted(one.name) for one in self.plan.stages[stage.input].columns]
-        if span.time is not None and (keys or span.base or span.birth == span.time):
+        if span.time is not None:
             return self._redone_once(number, stage, span, columns)
         changed = f"{span.changes}{stage.input}"
         points = f"SELECT DISTINCT {_list(keys, [f'{self._t} AS {point}'])} FROM {changed}"

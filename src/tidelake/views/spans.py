@@ -21,6 +21,7 @@ from tidelake.views.plan import (
     Map,
     PlanColumn,
     Redo,
+    Stage,
     Union,
     inputs,
 )
@@ -143,7 +144,7 @@ class SpanRun:
                 engine.empty(f"ds{number}", self._timed(sum_columns(self._plan, number)))
         else:
             changed = frozenset(one for one in inputs(stage) if self.emitted[one])
-            emission = replace(self._emission, changed=changed)
+            emission = replace(self._emission, changed=changed, time=self._only_time(engine, stage))
             if emission.base:
                 self._look(engine, number, changed)
             if isinstance(stage, Redo):
@@ -157,7 +158,16 @@ class SpanRun:
                 emitted = self._make_of(engine, f"d{number}", number, rules.updates(number, emission))
         self.emitted[number] = emitted
         if self._rows_max is not None and emitted > self._rows_max:
-            self._cut(self._times(engine, number))
+            self._cut(engine, number)
+
+    def _only_time(self, engine: Engine, stage: Stage) -> int | None:
+        """The only time at which groups change; None: there are several, or it takes a job to find it."""
+        if not isinstance(stage, Count | Redo) or not self._reach.has_sort_keys:
+            return None
+        # Without keys the only group changes at the birth as well.
+        births = () if stage.keys or self._emission.birth is None else (self._emission.birth,)
+        times = {*self._times(engine, stage.input), *births}
+        return times.pop() if len(times) == 1 else None
 
     def _empty(self, engine: Engine, number: int) -> int:
         engine.empty(f"d{number}", self._timed(self._plan.stages[number].columns))
@@ -177,10 +187,7 @@ class SpanRun:
         elif emission.base:
             engine.call(table, rules.of_changed(number, stage))
             self._sizes[table] = self._sizes[taken(number)]
-        # It is a job of Spark.
-        times = self._times(engine, of) if self._reach.has_sort_keys else []
-        if len(times) == 1:
-            emission = replace(emission, time=times[0])
+        if emission.time is not None:
             self.how[number] += ", computed once"
         else:
             self._check_size(engine, number, stage, emission)
@@ -192,28 +199,25 @@ class SpanRun:
         rows = changed + self._sizes.get(before(number, 0, 0), 0)
         if self._pairs_max is None or changed * rows <= self._pairs_max:
             return
-        times = self._times(engine, stage.input)
-        if len(times) > 1:
-            (pairs,) = engine.answer(self._rules.pairs(number, emission)).column(0).to_pylist()
-            if pairs > self._pairs_max:
-                self._cut(times)
+        (pairs,) = engine.answer(self._rules.pairs(number, emission)).column(0).to_pylist()
+        if pairs > self._pairs_max:
+            self._cut(engine, stage.input)
 
     def _times(self, engine: Engine, number: int) -> list[int]:
         """The times at which a stage changes."""
         times: list[int] = engine.answer(self._rules.times(number)).column(0).to_pylist()
         return times
 
-    @staticmethod
-    def _cut(times: Sequence[int]) -> None:
-        """Ask for a shorter span, unless there is one time only."""
-        if len(times) > 1:
+    def _cut(self, engine: Engine, number: int) -> None:
+        """Ask for a shorter span, unless the stage changes at one time only."""
+        if len(times := self._times(engine, number)) > 1:
             raise SpanTooLarge(times[len(times) // 2])
 
     def _look(self, engine: Engine, number: int, changed: frozenset[int]) -> None:
         """Make the tables of what a stage reads of its inputs just before the span."""
         match self._plan.stages[number]:
             case Count() as stage:
-                need = Need(0, stage.keys, 0, stage.keys, (True,) * len(stage.keys))
+                (need,) = needs(stage, 0)
                 self._sums(engine, f"b{number}", number, self._values(engine, need, f"d{stage.input}"))
             case Redo() as stage:
                 self._group(engine, number, stage)
@@ -225,22 +229,20 @@ class SpanRun:
 
     def _group(self, engine: Engine, number: int, stage: Redo) -> None:
         """Make the tables of the groups that change, each row once; the first rows may be enough."""
-        table, of = taken(number), stage.input
+        table, of, (need,) = taken(number), stage.input, needs(stage, 0)
         way = self._reach.to_redo(stage)
         if self._state is None or not isinstance(way, KeptStage):
-            (need,) = needs(stage, 0)
             self._rows(engine, f"{table}_some", of, stage.keys, self._values(engine, need, f"d{of}"))
             most = self._sizes[f"{table}_some"]
             self._make_of(engine, table, of, self._rules.netted(of, f"{table}_some"), most=most)
-        elif not stage.keys:
-            self._take(engine, table, of, self._state(way, None, None))
+            return
+        if way.order is None:
+            groups, first = self._values(engine, need, f"d{of}"), None
         else:
-            first, groups = None, self._values(engine, needs(stage, 0)[0], f"d{of}")
-            if way.order is not None:
-                losing = engine.answer(self._rules.losing(number))
-                first = pc.max(losing.column(-1)).as_py() + leading(stage)[0].most
-                groups = losing.select(list(stage.keys))
-            self._take(engine, table, of, self._state(way, groups, first))
+            losing = engine.answer(self._rules.losing(stage, "d"))
+            first = pc.max(losing.column(-1)).as_py() + leading(stage)[0].most
+            groups = losing.select(list(stage.keys))
+        self._take(engine, table, of, self._state(way, groups, first))
 
     def _meet(self, engine: Engine, number: int, stage: Join, first: int) -> None:
         """Make the tables of what meets the updates of the input at a place."""

@@ -103,11 +103,8 @@ class ViewState:
         in the order, need to be among them. Then keys that are likely to have many rows come first.
         """
         called, of = self._called(kept), self._found[kept]
-        names = [*called.values()]
         named = None if keys is None else keys.rename_columns([called[one] for one in keys.column_names])
-        if first is None or not isinstance(named, pa.Table) or _ORDER not in of.schema.names:
-            return contents_of(of, names, named, time)
-        return _first_of(of, names, named, time, first)
+        return contents_of(of, [*called.values()], named, time, first if _ORDER in of.schema.names else None)
 
     def append(self, updates: Mapping[KeptStage, Output], upper: Frontier, engine: Engine) -> None:
         """Write the updates of a span, as far as they are not there."""
@@ -212,10 +209,13 @@ class ViewState:
         return f"{name[:100]} {blake2b(name.encode(), digest_size=8).hexdigest()}"
 
 
-def contents_of(of: Collection, names: Sequence[str], keys: KeyRows | None, time: int) -> Scan:
+def contents_of(
+    of: Collection, names: Sequence[str], keys: KeyRows | None, time: int, first: int | None = None
+) -> Scan:
     """Columns of the rows of a collection at a time.
 
-    At least the rows with the values of `keys` in key columns are wanted; other columns are left out.
+    At least the rows with the values of `keys` in key columns are wanted, or the `first` of them in their
+    order, as `ViewState.read` says; other columns are left out.
     """
     updates = of.update_schema
     schema = pa.schema([updates.field(name) for name in (*names, *of.domain.columns, DIFF)])
@@ -227,6 +227,8 @@ def contents_of(of: Collection, names: Sequence[str], keys: KeyRows | None, time
         batches = partial(of.snapshot, time, columns=names)
         read = [AsOf(time)]
         return StoredScan(schema, lambda: iter(batches()), of, names, read, keys=keys, how=f"all{why}")
+    if first is not None:
+        return _first_of(of, names, wanted, time, first)
     found = of.lookup(wanted, time, columns=names, times="int64")
     return Found(schema, lambda: iter(found.to_batches()), f"by {wanted.num_rows:,} keys")
 
@@ -238,11 +240,9 @@ def _is_much(of: Collection, wanted: pa.Table) -> bool:
     return bool(wanted.num_rows * _ROWS_PER_KEY > rows)
 
 
-def _first_of(of: Collection, names: Sequence[str], keys: pa.Table, time: int, first: int) -> Scan:
-    """The first rows of some keys, as `ViewState.read`: one after the other, as long as they have many."""
-    wanted, place, found = _keys(of, keys), 0, list[pa.RecordBatch]()
-    if wanted is None or _is_much(of, wanted):
-        return contents_of(of, names, keys, time)
+def _first_of(of: Collection, names: Sequence[str], wanted: pa.Table, time: int, first: int) -> Scan:
+    """The first rows of some keys, one after the other, as long as they have many; of the others all."""
+    place, found = 0, list[pa.RecordBatch]()
     options = ReadOptions(columns=[_ORDER, *names])
     least, most = _CHUNK_ROWS
     chunk = max(least, min(most, 4 * first))
