@@ -128,7 +128,7 @@ def refresh(lake: str, collection: str | None, as_json: bool) -> None:
 @NAME
 @JSON
 def explain(lake: str, collection: str, as_json: bool) -> None:
-    """Show what a view computes in which stages, what it waits for, and what it keeps."""
+    """Show what a view computes, waits for and keeps."""
     import tidelake
 
     with tidelake.open(lake, create=False) as opened:

@@ -23,6 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tidelake.data.kernel.arrays import from_numpy
 from tidelake.data.kernel.encode import encode_key
 from tidelake.data.kernel.types import row_schema, stored_type, update_schema
 from tidelake.data.keys.keyset import KeySet, are_numbers, searchable
@@ -411,7 +412,7 @@ def _first_at(batch: pa.RecordBatch, schema: Schema, bound: bytes, low: int, hig
     while low < high:
         # A call costs as much as many keys, so it gets the keys of several rows.
         step = -(-(high - low) // _KEYS_AT_ONCE)
-        keys = encode_key(batch.take(pa.array(range(low, high, step), pa.int64())), schema).to_pylist()
+        keys = encode_key(batch.take(from_numpy(np.arange(low, high, step))), schema).to_pylist()
         place = bisect_left(keys, bound)
         high = min(high, low + place * step)
         low = high if place == 0 else low + (place - 1) * step + 1

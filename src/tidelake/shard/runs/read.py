@@ -201,7 +201,7 @@ def _patchable(spec: ShardSpec, runs: list[Source], query: Query) -> Source | No
         return None
     base, changes = _largest(runs)
     few = _are_few(spec, base, changes) or (
-        integers(pa.array([], arrow_type(spec.schema.columns[0].type))) is not None
+        integers(pa.nulls(0, arrow_type(spec.schema.columns[0].type))) is not None
         and changes <= min(_SWAPPED_FOLDS * spec.config.fold_rows, base.run.rows // _SWAPPED_SHARE)
     )
     large = base.run.rows * _SHORT_SHARE > spec.config.fold_rows
