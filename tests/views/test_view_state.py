@@ -7,7 +7,7 @@ import pytest
 
 import inside
 import tidelake
-from tidelake.errors import CollectionIsView, RefreshFailed, UsageError
+from tidelake.errors import CollectionIsView, CorruptionError, RebuildNeeded, RefreshFailed, UsageError
 from tidelake.lake.api.collection import Collection
 from tidelake.state.core.owned import owner_of
 from tidelake.views import state as view_state
@@ -207,6 +207,33 @@ def test_what_is_dropped_while_a_refresh_reads_it_is_made_again(tmp_path, monkey
     "What a view keeps takes rows from its refresh alone, goes with the view, and is in no copy of the lake",
     rule="`Naming._release`, `is_part` in `state/core/owned.py`",
 )
+@pytest.mark.parametrize("rows_per_key", [0, 10**9])
+@pytest.mark.parametrize("damaged", ["v", "a"])
+def test_damage_of_what_a_view_keeps_is_mended_by_a_rebuild(tmp_path, monkeypatch, rows_per_key, damaged):
+    monkeypatch.setattr(view_state, "_ROWS_PER_KEY", rows_per_key)
+    stored = tidelake.Config(inline_part_bytes=0, inline_total_bytes=0)
+    with tidelake.open(tmp_path, config=stored) as lake:
+        lake.create("a", {"k": "int64", "x": "int64"}, key=["k"])
+        lake["a"].append(pa.table({"k": [1] * 9, "x": range(9)}))
+        by = "k" if damaged == "a" else "x % 3"
+        lake.view("v", f"SELECT {by} AS g, median(x) AS middle FROM a GROUP BY {by}")
+        kept = states_of(lake, lake.id_of("v"))
+        (of,) = kept if damaged == "v" else [lake["a"]]
+    (part,) = (tmp_path / "blobs" / of.id / "parts").iterdir()
+    part.write_bytes(part.read_bytes()[:-30] + bytes(30))
+    with tidelake.open(tmp_path) as lake:
+        lake["a"].append(pa.table({"k": [1], "x": [9]}))
+        if damaged == "a":
+            # Its rows are nowhere else.
+            with pytest.raises(CorruptionError, match="restore it from a copy"):
+                lake.refresh()
+            return
+        with pytest.raises(RebuildNeeded, match=r"'v' .* of what it keeps is damaged: .*lake.rebuild\('v'\)"):
+            lake.refresh()
+        lake.rebuild("v")
+        assert lake.verify("v").equal
+
+
 def test_what_a_view_keeps_belongs_to_it(tmp_path):
     with filled(tmp_path / "lake", ["sums", "most"]) as lake, tidelake.open(tmp_path / "copy") as copy:
         (one,) = states_of(lake, lake["sums"].id)

@@ -15,6 +15,7 @@ from functools import partial, reduce
 
 from tidelake.errors import (
     CollectionDropped,
+    CorruptionError,
     HistoryCompacted,
     InvalidUpdates,
     RebuildNeeded,
@@ -84,6 +85,11 @@ class _Refreshing:
         except Outgrown as error:
             self.engine = error.by
             return self.carried_out(cut)
+        except CorruptionError as error:
+            if not self.state.has(error.name):
+                raise
+            why = f"object {error.name!r} of what it keeps is damaged: {error.reason}"
+            raise RebuildNeeded(self.view.name, why) from error
         except (HistoryCompacted, CollectionDropped) as error:
             shard_of(self.view.collection).alive()
             if self.view.collection.upper != self.lower:

@@ -106,6 +106,10 @@ class ViewState:
         named = None if keys is None else keys.rename_columns([called[one] for one in keys.column_names])
         return contents_of(of, [*called.values()], named, time, first if _ORDER in of.schema.names else None)
 
+    def has(self, object_name: str) -> bool:
+        """Whether an object of the store is part of what is kept."""
+        return any(object_name.startswith(f"{one.id}/") for one in self._found.values())
+
     def append(self, updates: Mapping[KeptStage, Output], upper: Frontier, engine: Engine) -> None:
         """Write the updates of a span, as far as they are not there."""
         for one, table in updates.items():
