@@ -5,7 +5,7 @@
 
 *Calls* are of Python functions, which a profiler counts alike on every machine. *Deep* is how many are open
 at once, *modules* are those of the package that take part. All three are medians over `COUNTED` writes of ten
-rows into a directory, as many as one small merge takes in, so that merges and rollups do not count.
+rows into a directory, so that merges, which some of them bring, do not count.
 """
 
 import statistics
@@ -23,7 +23,7 @@ import pyarrow as pa
 import tidelake
 from bench.appends import SCHEMA, inserts
 
-WARM, COUNTED = 30, 32
+WARM, COUNTED = 30, 11
 PACKAGE = str(Path(tidelake.__file__).parent)
 Work = Callable[[tidelake.Collection, pa.Table], object]
 

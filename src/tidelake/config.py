@@ -25,8 +25,7 @@ class Config:
             lower case are equal.
         stats_keep_prefixes: columns whose names start with one of these likewise.
         stats_keep_suffixes: columns whose names end with one of these likewise.
-        inline_part_bytes: a smaller part is kept inside the state, and costs no blob; 0: no part is. A
-            merge of such parts stays there up to eight times that size.
+        inline_part_bytes: a smaller part is kept inside the state, and costs no blob; 0: no part is.
         inline_total_bytes: an append that would bring all inline parts of a shard to this size first merges
             them into stored ones.
         lookup_cache_bytes: local disk that each process may use, for all lakes together, to cache decoded

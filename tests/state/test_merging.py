@@ -6,7 +6,6 @@ import pytest
 from shard_states import EAGER, F, Shard, hollow, part, pushed, run
 from writes import append
 
-from tidelake.config import Config
 from tidelake.model.batch import HollowBatch, Run
 from tidelake.model.bounds import Bounds
 from tidelake.model.frontier import Frontier
@@ -72,27 +71,9 @@ def test_twice_as_many_members_with_rows_in_the_state_as_are_merged_count_as_one
     spine = pushed(Spine(), *map(held, range(stored + inline)))
     step = fuel.collapse(spine, F(0))
     spine = spine if step is None else spine.edited(step.edit)
-    policy = Policy(99, 0, inputs_min=4, rows_min=99, inline_bytes_max=999)
+    policy = Policy(99, 0, inputs_min=4, rows_min=99)
     assert worth_merging(spine, SpineId(0, stored + inline), policy) is worthwhile
     assert bool(list(requests(spine, policy))) is worthwhile
-
-
-@pytest.mark.parametrize(("bytes_max", "worthwhile"), [(8, False), (7, True)])
-def test_many_bytes_in_the_state_are_worth_a_merge_of_two_members(bytes_max, worthwhile):
-    spine = pushed(Spine(), *(hollow(n, n + 1, run(f"p{n}", n, n, inline=b"rows")) for n in range(2)))
-    step = fuel.collapse(spine, F(0))
-    policy = Policy(99, 0, inputs_min=4, rows_min=99, inline_bytes_max=bytes_max)
-    assert worth_merging(spine.edited(step.edit), SpineId(0, 2), policy) is worthwhile
-
-
-def test_as_many_bytes_as_the_inline_parts_that_are_worth_a_merge_may_have_are_too():
-    policy = Policy.busy(Config(merge_inputs_min=3, inline_part_bytes=10))
-    assert policy.inline_bytes_max == 2 * 3 * 3 * 10
-
-
-def test_without_rows_in_the_state_their_bytes_are_no_reason_to_merge():
-    policy = Policy.busy(Config(inline_part_bytes=0))
-    assert not worth_merging(members([1], [1]), SpineId(0, 2), policy)
 
 
 def test_members_that_are_not_there_are_not_worth_a_merge():

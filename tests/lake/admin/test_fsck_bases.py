@@ -26,9 +26,7 @@ def c(world):
 
 def replaced(world, c, number, rows):
     """Put rows whose hash is not told in the place of those of a base."""
-    run = write_rows(
-        inside.shard(c).version().spec, world.blobs, Env(clock=SetClock()), rows, inline_bytes_max=0
-    )
+    run = write_rows(inside.shard(c).version().spec, world.blobs, Env(clock=SetClock()), rows)
     run = replace(
         run, parts=tuple(replace(part, checksum=part.checksum.partition("+")[0]) for part in run.parts)
     )
@@ -62,9 +60,7 @@ def swapped(rows):
 def test_a_base_with_swapped_rows_is_refused_at_its_commit(world, c, number):
     base, rows = at_base(c, number)
     sound, wrong = (
-        write_rows(
-            inside.shard(c).version().spec, world.blobs, Env(clock=SetClock()), one, inline_bytes_max=0
-        )
+        write_rows(inside.shard(c).version().spec, world.blobs, Env(clock=SetClock()), one)
         for one in (rows, swapped(rows))
     )
     inside.shard(c).run(lambda _state, _ms: Commit(Edits(bases={base.hi: None}), None))

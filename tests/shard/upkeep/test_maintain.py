@@ -2,7 +2,6 @@
 
 import threading
 import warnings
-from itertools import pairwise
 
 import pyarrow as pa
 import pytest
@@ -719,44 +718,6 @@ def test_merges_that_writers_wait_for_are_one_commit():
     assert counts["log.compare_and_set"] == before + 1
     assert ids(waiting) == dict.fromkeys(range(45), 1)
     assert place.lake().fsck().clean
-
-
-def test_a_merge_of_tiny_appends_stays_in_the_state_and_makes_that_smaller():
-    c = Place().lake().create("c", SCHEMA, key=["id"])
-    held = [0]
-    for n in range(60):
-        c.append(rows(*range(10 * n, 10 * n + 10)))
-        held.append(c.state().spine.totals.inline_bytes)
-    runs = [run for member in c.state().spine for run in member.batch.runs]
-    assert max(run.rows for run in runs) >= 320 and all(run.inline for run in runs)
-    assert any(after < before for before, after in pairwise(held))
-    assert ids(c) == dict.fromkeys(range(600), 1)
-
-
-def test_a_merge_brings_no_rows_of_objects_into_the_state():
-    c = Place().lake(config=Config(merge_inputs_min=2)).create("c", SCHEMA, key=["id"])
-    for n in range(8):
-        c.append(rows(*range(300 * n, 300 * n + 300)))
-        c.append(rows(5_000 + n))
-        assert all(run.rows < 300 for member in c.state().spine for run in member.batch.runs if run.inline)
-    assert max(run.rows for member in c.state().spine for run in member.batch.runs) > 600
-    assert ids(c) == dict.fromkeys((*range(2400), *range(5_000, 5_008)), 1)
-
-
-def test_rows_of_merges_leave_the_state_before_it_is_large():
-    place = Place()
-    config = Config(inline_part_bytes=1024)
-    c = place.lake(config=config).create("c", SCHEMA, key=["id"])
-    most = 0
-    for n in range(500):
-        c.append(rows(*range(10 * n, 10 * n + 10)))
-        most = max(most, c.state().spine.totals.inline_bytes)
-    sizes = [part.size_bytes for member in c.state().spine for part in member.batch.parts() if part.inline]
-    assert max(sizes) < 8 * config.inline_part_bytes
-    # A batch of the levels may have as much as 32 parts, and there are few such batches.
-    assert most <= 3 * 32 * config.inline_part_bytes
-    assert any(run.rows > 320 and not run.inline for member in c.state().spine for run in member.batch.runs)
-    assert ids(c) == dict.fromkeys(range(5000), 1)
 
 
 def test_heartbeats_after_a_single_row_do_not_grow_the_state_for_ever():

@@ -36,8 +36,6 @@ from tidelake.shard.engine.spec import ShardSpec
 from tidelake.store.protocols import BlobStore
 
 _GROUP_SHARE = 256
-# What is made of inline parts stays inline up to so many times the size of one: it replaces many of them.
-_INLINE_MERGED = 8
 
 
 def normalized(spec: ShardSpec, updates: object, time: Time | None = None) -> pa.Table:
@@ -132,14 +130,16 @@ def discard(blobs: BlobStore, env: Env, runs: Iterable[Run]) -> None:
 
 
 def write_rows(
-    spec: ShardSpec, blobs: BlobStore, env: Env, rows: pa.Table, *, inline_bytes_max: int
+    spec: ShardSpec, blobs: BlobStore, env: Env, rows: pa.Table, *, inline_bytes_max: int | None = None
 ) -> Run | None:
-    """Write sorted, consolidated updates that were read from parts as one run; None if there are no rows.
+    """Write a table of sorted, consolidated updates as one run: inline if it is tiny, else as stored parts.
 
-    An inline part if they are few and take at most `inline_bytes_max`, the bytes of the inline parts that
-    they replace: so the state does not grow. Else stored parts, with one `put` for each.
+    None if there are no rows. One `put` for each stored part. `inline_bytes_max` lowers the limit of the
+    settings for inline parts.
     """
-    limit_bytes = min(_INLINE_MERGED * spec.config.inline_part_bytes, inline_bytes_max + 1)
+    limit_bytes = spec.config.inline_part_bytes
+    if inline_bytes_max is not None:
+        limit_bytes = min(limit_bytes, inline_bytes_max + 1)
     if rows.num_rows and (run := _inline(spec, env, rows, limit_bytes)):
         return run
     batches = rows.to_batches(max_chunksize=spec.config.row_group_rows * 4)

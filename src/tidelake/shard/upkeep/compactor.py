@@ -157,9 +157,9 @@ class Compactor:
         state = self.shard.known()
         if request.base is not None or request.times:
             return self._made(state, request, chunk_rows)
-        members = state.spine.tiling(request.id)
-        if members is None or state.spine.holder(request.id) is None:
+        if state.spine.holder(request.id) is None or state.spine.tiling(request.id) is None:
             return _skipped("its inputs are no longer there")
+        members = state.spine.range(request.id)
         runs = chosen(members, request.positions)
         if len(runs) == 1 and not rewrite and not runs[0].truncated:
             # One run and empty neighbours: nothing to read or write.
@@ -184,9 +184,9 @@ class Compactor:
         spec = self.shard.version_of(state).spec
         started_s = clock.monotonic_s()
         for request in requests:
-            members = state.spine.tiling(request.id)
-            if members is None or not self._is_tiny(request):
+            if not self._is_tiny(request) or state.spine.tiling(request.id) is None:
                 continue
+            members = state.spine.range(request.id)
             runs = chosen(members, request.positions)
             needed = _needed(members, runs)
             try:
@@ -269,7 +269,7 @@ class Compactor:
             raise
 
     def _tiny(self, spec: ShardSpec, needed: list[Source], query: Fold) -> tuple[Part, ...]:
-        """Merge a few rows in memory; see `write_rows`."""
+        """Merge a few rows in memory. Inline rows stay inline if the result takes no more bytes than they."""
         blobs = self.shard.stores.blobs
         table = pa.Table.from_batches(
             rows(spec, blobs, needed, query), update_schema(spec.schema, spec.domain)

@@ -21,8 +21,6 @@ from tidelake.state.spine.spine import Member, Spine, SpineEdit, SpineId
 # A batch in which one update in so many is a retraction is worth a merge with fewer rows than usual.
 _NEGATIVE_SHARE = 4
 _NEGATIVE_ROWS_MIN = 1_024
-# So many times `inputs_min` runs in the state cost a read as much as one in an object.
-_INLINE_PER_RUN = 2
 # A merge costs as much as reading so many rows besides its own.
 _ROWS_ALWAYS = 4_096
 
@@ -37,21 +35,17 @@ class Policy:
         inputs_min: so many members are worth a merge, however few rows they have. Twice so many with rows in
             the state, which cost a read little, count as one.
         rows_min: so many rows are worth a merge of two members.
-        inline_bytes_max: more bytes of rows in the state are worth a merge, which makes an object of them.
     """
 
     fan_in: int
     fold_rows: int
     inputs_min: int = 2
     rows_min: int = 0
-    inline_bytes_max: int = 0
 
     @classmethod
     def busy(cls, config: Config) -> "Policy":
         """That while a shard is being written to."""
-        inputs_min = config.merge_inputs_min
-        inline_bytes_max = _INLINE_PER_RUN * inputs_min * inputs_min * config.inline_part_bytes
-        return cls(config.merge_fan_in, config.fold_rows, inputs_min, config.merge_rows_min, inline_bytes_max)
+        return cls(config.merge_fan_in, config.fold_rows, config.merge_inputs_min, config.merge_rows_min)
 
     @classmethod
     def idle(cls, config: Config) -> "Policy":
@@ -141,23 +135,20 @@ def _apart(members: Iterable[Member], taken: Sequence[SpineId]) -> list[list[Mem
 
 
 def _worthwhile(members: Sequence[Member], policy: Policy) -> bool:
-    runs = inline = inline_bytes = rows = negative = 0
+    runs = inline = rows = negative = 0
     for member in members:
         batch = member.batch
         runs += len(batch.runs)
         inline += len(batch.runs) if batch.inline_bytes else 0
-        inline_bytes += batch.inline_bytes
         rows += batch.rows
         negative += batch.negative_rows
     if not runs or (runs == 1 and len(members) == 1):
         return False
     others = max(runs, len(members)) - inline
-    if others + inline / (_INLINE_PER_RUN * policy.inputs_min) >= policy.inputs_min:
+    if others + inline / (2 * policy.inputs_min) >= policy.inputs_min:
         return True
-    return (
-        rows >= policy.rows_min
-        or inline_bytes > policy.inline_bytes_max
-        or (runs > 1 and rows >= _NEGATIVE_ROWS_MIN and negative * _NEGATIVE_SHARE >= rows)
+    return rows >= policy.rows_min or (
+        runs > 1 and rows >= _NEGATIVE_ROWS_MIN and negative * _NEGATIVE_SHARE >= rows
     )
 
 
@@ -285,9 +276,10 @@ class MergeResult:
 
 def placed(spine: Spine, result: MergeResult, since: Frontier, seqno: int) -> tuple[Fit, SpineEdit | None]:
     """How a result fits, and the edit that puts it in the place of its inputs. Costs O(inputs)."""
-    holder, members = spine.holder(result.id), spine.tiling(result.id)
-    if holder is None or members is None:
+    holder = spine.holder(result.id)
+    if holder is None or spine.tiling(result.id) is None:
         return Fit.NO_MATCH, None
+    members = spine.range(result.id)
     output = () if result.output is None else (result.output,)
     if len(members) == 1 and result.output is not None and result.output in members[0].batch.runs:
         return Fit.ALREADY, None
