@@ -42,11 +42,13 @@ def test_processes_and_servers_that_are_killed_lose_and_double_nothing(
                     time.sleep(rng.random() * 0.2)
                     server.start()
             crew.await_work()
+            # On a busy machine they come to few faults meanwhile.
+            while proxy.faults_made <= 20:
+                crew.await_work()
             crew.kill_all()
             proxy.faults = Faults()
             crew.check_at_rest()
         assert min(crew.acknowledged.values()) > 0
-        assert proxy.faults_made > 20
         record_property(
             "figures", f"{crew.figures()}; {proxy.faults_made} faults of the connection to the log"
         )
