@@ -497,4 +497,4 @@ class TestTwoHandles(TwoHandles.TestCase):
 
 @pytest.mark.full
 class TestTwoHandlesAtLength(TwoHandles.TestCase):
-    settings = settings(max_examples=300, stateful_step_count=30)
+    settings = settings(max_examples=200, stateful_step_count=30)
