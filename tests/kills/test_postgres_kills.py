@@ -31,7 +31,7 @@ def test_processes_and_servers_that_are_killed_lose_and_double_nothing(
         tidelake.open(tmp_path / "lake", config=CONFIG, log=server.url()).close()
         monkeypatch.setattr("tidelake.store.access._known", {})
         with Crew(tmp_path / "lake", CREW) as crew:
-            for number in rounds(full=15, soak=1500, least=8):
+            for number in rounds(full=15, soak=1500, least=8, until=lambda: proxy.faults_made > 20):
                 victim = rng.choice(crew.children)
                 victim.await_ready()
                 time.sleep(rng.random() * 0.2)
@@ -42,9 +42,6 @@ def test_processes_and_servers_that_are_killed_lose_and_double_nothing(
                     time.sleep(rng.random() * 0.2)
                     server.start()
             crew.await_work()
-            # On a busy machine they come to few faults meanwhile.
-            while proxy.faults_made <= 20:
-                crew.await_work()
             crew.kill_all()
             proxy.faults = Faults()
             crew.check_at_rest()

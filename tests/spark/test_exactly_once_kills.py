@@ -193,7 +193,7 @@ def test_killed_at_random_moments(
 ) -> None:
     runs = Runs(tmp_path, way, source(rng))
     kills = 0
-    for _ in rounds(full=4, soak=600):
+    for _ in rounds(full=10, soak=600):
         # Each life takes some eight batches at most before it is killed, so that none can finish early.
         runs.put(10)
         process = runs.start()

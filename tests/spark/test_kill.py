@@ -178,7 +178,7 @@ def test_killed_at_random_moments(
 ) -> None:
     source, driver = set_up(tmp_path, rng, files=3)
     kills = 0
-    for _ in rounds(full=6, soak=1200):
+    for _ in rounds(full=12, soak=1200):
         # Each life takes some eight batches at most before it is killed, so that none can finish early.
         for _ in range(15):
             source.write_file()
