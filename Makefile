@@ -7,8 +7,8 @@ SHELL := /bin/bash
 ARGS ?=
 RUN := .venv/bin/python -m
 WITH_JAVA := JAVA_HOME="$$(setup/java.sh)" && export JAVA_HOME &&
-# Tests flush thousands of files, which takes minutes on a slow disk: they are in memory if 8 GiB are free there.
 SPARK_CLASSES := SPARK_SUBMIT_OPTS="$$(setup/spark_classes.sh)" && export SPARK_SUBMIT_OPTS &&
+# Tests flush thousands of files, which takes minutes on a slow disk: they are in memory if 8 GiB are free there.
 IN_MEMORY := $(shell df -m /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 >= 8192 { print "PYTEST_DEBUG_TEMPROOT=/dev/shm" }')
 PYTEST := $(WITH_JAVA) $(IN_MEMORY) $(RUN) pytest
 # Each worker that gets tests of Spark starts a session of its own.

@@ -4,17 +4,20 @@ An index is a view of all of its collection by another key. It changes where row
 computed: one that does not have the times of a refresh is left out. Must not know who stores what is kept.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tidelake.errors import CollectionDropped, RebuildNeeded
+from tidelake.errors import CollectionDropped, RebuildNeeded, UsageError
+from tidelake.lake.api.collection import Collection
+from tidelake.lake.api.naming import Naming
 from tidelake.model.frontier import Frontier
 from tidelake.state.core.owned import owner_of
 from tidelake.views.definition import Definition, current_names
 from tidelake.views.engine import Engine
 from tidelake.views.inputs import Input, View, drop_hold, keep_holds, opened, opened_indexes
-from tidelake.views.plan import FromCollection, ViewPlan
+from tidelake.views.plan import FromCollection, ViewPlan, quoted
 from tidelake.views.reach import KeptStage, Reach
+from tidelake.views.request import ViewRequest
 from tidelake.views.shared import Shared
 
 
@@ -97,3 +100,31 @@ def reach_of(plan: ViewPlan, engine: Engine, inputs: Mapping[str, Input]) -> Rea
             keys[number] = one.key_in(stage)
             indexes[number] = tuple(index.key_in(stage) for index in one.indexes)
     return Reach(plan, keys, engine.has_sort_keys, indexes)
+
+
+def index_of(collection: str, by: Sequence[str]) -> ViewRequest:
+    """What an index is: a view of all rows of a collection, by other columns."""
+    return ViewRequest(f"SELECT * FROM {quoted(collection)}", [*by], allow_recreate=True, index=True)
+
+
+def key_now(of: Collection, index: View) -> list[str | None]:
+    """The key of an index, as its collection calls these columns now; None: it has one no more."""
+    (source,) = index.definition.sources
+    now = {column.id: column.name for column in of.state().schema.columns}
+    ids = {column.name: column.id for column in source.columns}
+    return [now.get(ids[one]) if of.id == source.id else one for one in index.collection.key]
+
+
+def index_as_now(lake: Naming, index: View) -> ViewRequest:
+    """An index of the same collection, by the same columns, under the names that these have now.
+
+    Raises:
+        UsageError: a column is gone.
+    """
+    (source,) = index.definition.sources
+    of = lake.collection(lake.names().get(source.id, source.name))
+    by = key_now(of, index)
+    if None in by:
+        gone = index.collection.key[by.index(None)]
+        raise UsageError(f"{of.name!r} has lost column {gone!r}, the key of index {index.name!r}: drop that")
+    return index_of(of.name, [one for one in by if one is not None])

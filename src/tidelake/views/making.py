@@ -1,14 +1,13 @@
 """Making a view: of a query, in the place of another view, or once more.
 
-Owns what a definition is made of, and when a view may take a name.
+Owns when a view may take a name. Must not know what a definition is made of.
 """
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial, reduce
 
-from tidelake.data.kernel.types import row_schema
 from tidelake.errors import (
     CollectionDropped,
     CollectionExists,
@@ -21,78 +20,22 @@ from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import shard_of
 from tidelake.lake.api.naming import Naming
 from tidelake.lake.arguments.names import check_list, check_name
-from tidelake.lake.arguments.spans import WindowLike, window
 from tidelake.model.frontier import Frontier
-from tidelake.model.time import TimeDomain, parts
+from tidelake.model.time import TimeDomain
 from tidelake.state.core.state import Owned
 from tidelake.state.life import holds
-from tidelake.views.definition import Definition, SourceColumn, ViewSource, identity
+from tidelake.views.definition import Definition
 from tidelake.views.engine import Engine, Engines
-from tidelake.views.indexes import is_stale
-from tidelake.views.inputs import View, opened_indexes, plan_of, with_engine
-from tidelake.views.order import view_of, views_of
-from tidelake.views.plan import quoted
+from tidelake.views.indexes import index_as_now, index_of, is_stale, key_now
+from tidelake.views.inputs import View, opened_indexes, with_engine
+from tidelake.views.order import stood_on, view_of, views_of
 from tidelake.views.refresh import refreshed
 from tidelake.views.refreshed import Refreshed
+from tidelake.views.request import ViewRequest, defined
 from tidelake.views.shared import Shared
 from tidelake.views.workroom import workroom
 
 _BESIDE = " (rebuilding)"
-
-
-@dataclass(frozen=True)
-class _Named:
-    """The collections that a text may name, as it is compiled."""
-
-    lake: Naming
-    engine: Engine
-    found: dict[str, tuple[Collection, ViewSource]] = field(default_factory=dict)
-
-    def schema_of(self, name: str) -> dict[str, str] | None:
-        if name not in self.found:
-            one = self._opened(name)
-            if one is None:
-                return None
-            self.found[name] = (one, _source(self.engine, name, one))
-        return {column.name: column.engine_type for column in self.found[name][1].columns}
-
-    def _opened(self, name: str) -> Collection | None:
-        """The collection of a name; if none has just this, without regard to case, as DuckDB does."""
-        with suppress(CollectionNotFound):
-            return self.lake.collection(name)
-        like = [one for one in self.lake.list() if one.lower() == name.lower()]
-        if len(like) > 1:
-            raise UsageError(
-                f"the query reads {name!r}, which may be {' or '.join(map(repr, like))}: write one"
-            )
-        return self.lake.collection(like[0]) if like else None
-
-
-@dataclass(frozen=True)
-class ViewRequest:
-    """The arguments of `Lake.view`.
-
-    Raises:
-        UsageError: one is of another type.
-    """
-
-    sql: str
-    key: Sequence[str] | None = None
-    every: WindowLike | None = None
-    max_lag: WindowLike | None = None
-    together: str = ""
-    replace: bool = False
-    allow_recreate: bool = False
-    replaces: str = ""
-    index: bool = False
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.sql, str):
-            raise UsageError(f"sql={self.sql!r} must be a text, not {type(self.sql).__name__}")
-        if self.key is not None:
-            check_list(self.key, "key")
-        if self.together:
-            check_name(self.together, "together")
 
 
 def make(lake: Naming, name: str, wanted: ViewRequest, engine: Engine | None = None) -> Collection:
@@ -103,32 +46,7 @@ def make(lake: Naming, name: str, wanted: ViewRequest, engine: Engine | None = N
     if engine is None:
         with workroom(lake).database() as database:
             return make(lake, name, wanted, database)
-    named = _Named(lake, engine)
-    plan = engine.compiled(wanted.sql, named.schema_of)
-    used = [named.found[one] for one in plan.collections]
-    if not used:
-        raise UsageError("the query reads no collection, and a view is made of collections: name one in FROM")
-    _check_units([one for one, _ in used])
-    if wanted.replaces:
-        _check_apart(lake, name, wanted.replaces, [source for _, source in used])
-    domain = used[0][0].domain
-    every = window(wanted.every, domain, "every", "for all times") or 1
-    schema = engine.schema_of(plan.columns)
-    definition = Definition(
-        wanted.sql,
-        engine.version,
-        -(-max(_since(one) for one, _ in used) // every) * every,
-        tuple(source for _, source in used),
-        identity(plan),
-        every,
-        window(wanted.max_lag, domain, "max_lag", "for no limit"),
-        engine.dialect,
-        wanted.replaces,
-        engine.settings,
-        wanted.together,
-        wanted.index,
-    )
-    plan_of(name, definition, engine, plan)
+    definition, schema, domain = defined(lake, name.removesuffix(_BESIDE), wanted, engine)
     if (there := _found(lake, name)) is not None:
         return _there(lake, there, definition, wanted, engine)
     ids = list[str]()
@@ -165,59 +83,6 @@ def _bring(lake: Naming, made: Collection, engine: Engine, until: Frontier | Non
     if view is not None:
         until = until or _until(lake, view.name, view.definition, made.domain, made.id)
         refreshed(shared, [view], engine, until=until)
-
-
-def _source(engine: Engine, name: str, one: Collection) -> ViewSource:
-    state = shard_of(one).version().state
-    of = Definition.of(one.name, state)
-    if of is not None and of.index:
-        # It is made again, under another id, when columns of its collection change.
-        raise UsageError(
-            f"{one.name!r} is an index: name its collection in its place, and rows are looked up in the index"
-        )
-    try:
-        types = engine.types_of(row_schema(state.schema))
-    except UsageError as error:
-        reason = str(error).rpartition(": ")[0]
-        raise UsageError(f"collection {name!r}: {reason}: no view can read this collection") from error
-    columns = tuple(SourceColumn(c.name, c.id, str(c.type), types[c.name]) for c in state.schema.columns)
-    return ViewSource(name, one.id, columns, tuple(sorted(state.erasures)))
-
-
-def _check_units(used: Sequence[Collection]) -> None:
-    for one in used:
-        if not one.domain.total_order:
-            raise UsageError(
-                f"times of {one.name!r} are of unit {one.domain}: a view needs times with an order"
-            )
-        if one.domain != used[0].domain:
-            raise UsageError(
-                f"times of {used[0].name!r} are of unit {used[0].domain}, those of {one.name!r} of "
-                f"{one.domain}: the inputs of a view need the same"
-            )
-
-
-def _check_apart(lake: Naming, name: str, replaced: str, sources: Sequence[ViewSource]) -> None:
-    """Check that a view does not stand on the one whose place it takes: that is dropped then."""
-    shared, left = Shared(lake), [(source, source.name) for source in sources]
-    while left:
-        source, read = left.pop()
-        if source.id == replaced:
-            raise UsageError(
-                f"view {name.removesuffix(_BESIDE)!r} cannot stand on what it takes the place of: its query "
-                f"reads {read!r}, which is that view or stands on it: give the new one another name"
-            )
-        stands = None
-        with suppress(TidelakeError):
-            # What stands on it says so at its refresh.
-            stands = view_of(shared, source.id, source.name)
-        left += [] if stands is None else [(one, read) for one in stands.definition.sources]
-
-
-def _since(one: Collection) -> int:
-    for since in one.since:
-        return parts(since)[0]
-    raise UsageError(f"{one.name!r} is closed for good, and has given up its history: nothing can be read")
 
 
 def _found(lake: Naming, name: str) -> Collection | None:
@@ -274,16 +139,13 @@ def _until(lake: Naming, name: str, new: Definition, domain: TimeDomain, id_: st
     what = f"view {name!r} cannot change together with {', '.join(repr(one.name) for one in others)}"
     if any((one.collection.domain, one.definition.alike) != (domain, new.alike) for one in others):
         raise UsageError(f"{what}: give all of them one every=..., one dialect, and one unit of times")
-    ids, over = {one.id for one in others}, [source.id for source in new.sources]
-    while over:
-        stands = views.get(over.pop())
-        for source in () if stands is None or stands.id in ids else stands.definition.sources:
-            if stands is not None and source.id in ids:
-                raise UsageError(
-                    f"{what}: it stands on {stands.name!r}, which stands on one of them; let that one change "
-                    "with them, too"
-                )
-            over.append(source.id)
+    ids = {one.id for one in others}
+    for stands in stood_on(shared, new.sources, ids):
+        if any(source.id in ids for source in stands.definition.sources):
+            raise UsageError(
+                f"{what}: it stands on {stands.name!r}, which stands on one of them; let that one change "
+                "with them, too"
+            )
     uppers = [shared.version(one.collection).upper for one in others]
     return reduce(Frontier.meet, uppers) if uppers else None
 
@@ -376,7 +238,7 @@ def rebuild(lake: Naming, name: str, engines: Engines | None = None) -> Collecti
 
 def _again(lake: Naming, old: Collection, definition: Definition, engine: Engine) -> Collection:
     told = definition.every, definition.max_lag, definition.together
-    wanted = _index_as_now(lake, View(old, definition)) if definition.index else None
+    wanted = index_as_now(lake, View(old, definition)) if definition.index else None
     return _in_place(lake, old, wanted or ViewRequest(definition.sql, old.key, *told), engine)
 
 
@@ -413,33 +275,6 @@ def _as_now(shared: Shared, index: View) -> Collection:
         return _again(shared.lake, old, definition, engine) if is_stale(shared, index) else old
 
 
-def _index_of(collection: str, by: Sequence[str]) -> ViewRequest:
-    return ViewRequest(f"SELECT * FROM {quoted(collection)}", [*by], allow_recreate=True, index=True)
-
-
-def _key_now(of: Collection, index: View) -> list[str | None]:
-    """The key of an index, as its collection calls these columns now; None: it has one no more."""
-    (source,) = index.definition.sources
-    now = {column.id: column.name for column in of.state().schema.columns}
-    ids = {column.name: column.id for column in source.columns}
-    return [now.get(ids[one]) if of.id == source.id else one for one in index.collection.key]
-
-
-def _index_as_now(lake: Naming, index: View) -> ViewRequest:
-    """An index of the same collection, by the same columns, under the names that these have now.
-
-    Raises:
-        UsageError: a column is gone.
-    """
-    (source,) = index.definition.sources
-    of = lake.collection(lake.names().get(source.id, source.name))
-    by = _key_now(of, index)
-    if None in by:
-        gone = index.collection.key[by.index(None)]
-        raise UsageError(f"{of.name!r} has lost column {gone!r}, the key of index {index.name!r}: drop that")
-    return _index_of(of.name, [one for one in by if one is not None])
-
-
 def make_index(lake: Naming, collection: str, by: Sequence[str]) -> Collection:
     """Make an index, or open it if it is there; see `Lake.index`."""
     check_list(by, "by")
@@ -453,10 +288,10 @@ def make_index(lake: Naming, collection: str, by: Sequence[str]) -> Collection:
         wrong = f"its own key ({', '.join(of.key)}) finds these rows, without an index"
     if wrong:
         raise UsageError(f"by={[*by]!r} for {collection!r}: {wrong}")
-    shared, wanted = Shared(lake), _index_of(collection, by)
+    shared, wanted = Shared(lake), index_of(collection, by)
     for one in opened_indexes(shared, shared.open(of.id, collection)):
         there = view_of(shared, one.id, one.name)
-        if there is not None and _key_now(of, there) == [*by]:
+        if there is not None and key_now(of, there) == [*by]:
             return _as_now(shared, there)
     name = f"{collection} by {', '.join(by)}"
     check_name(name, "name of an index")

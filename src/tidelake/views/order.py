@@ -3,7 +3,7 @@
 Must not know how a view is refreshed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -41,6 +41,26 @@ def views_of(shared: Shared) -> Views:
             if found is not None:
                 views[one.id] = found
     return views
+
+
+def stood_on(shared: Shared, sources: Iterable[ViewSource], but: Container[str] = ()) -> Iterator[View]:
+    """The views among some inputs, and all that those stand on, each once.
+
+    Those with an id in `but` are left out, and what only they stand on.
+    """
+    left, seen = [*sources], set[str]()
+    while left:
+        source = left.pop()
+        if source.id in but or source.id in seen:
+            continue
+        seen.add(source.id)
+        view = None
+        with suppress(RebuildNeeded):
+            # What stands on it says so at its refresh.
+            view = view_of(shared, source.id, source.name)
+        if view is not None:
+            left += view.definition.sources
+            yield view
 
 
 def with_all_together(shared: Shared, wanted: Mapping[str, View]) -> Views:

@@ -16,7 +16,7 @@ class Refreshed(FieldsAsHtml):
         upper: the upper of the view now.
         already: there was nothing to do, or another refresh did it.
         rows: updates that were written.
-        read: rows that were read, by the name of an input.
+        read: rows that were read, by the name of an input; where executors look up, those that are stored.
         stages: for each stage that had something to do its number, the rows read of it, its updates, and in
             which way the last of its rows were read or its groups computed.
         took_s: how long it took.

@@ -64,7 +64,8 @@ class Viewing(Naming):
         self._guard.check()
         check_name(name, "name of a view")
         # Views stand above the lake, and `import tidelake` needs neither DuckDB nor the parser.
-        from tidelake.views.making import ViewRequest, make
+        from tidelake.views.making import make
+        from tidelake.views.request import ViewRequest
 
         return make(self, name, ViewRequest(sql, key, every, max_lag, together, replace, allow_recreate))
 

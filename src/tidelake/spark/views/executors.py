@@ -194,7 +194,7 @@ class SparkExecutors(SparkEngine):
     def take(self, table: str, columns: Columns, scan: Scan, time: int | None) -> int:
         """See `Engine`. A job for changes; of contents, which may be large, it tells what is stored."""
         if not isinstance(scan, StoredScan):
-            raise AssertionError("what is looked up in the driver has keys that are there")
+            raise AssertionError("executors look up by keys that they have, so nothing was looked up before")
         if self._holds is None:
             self._holds = ExitStack()
             self._holds.enter_context(released_afterwards())

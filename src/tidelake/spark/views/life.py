@@ -19,6 +19,7 @@ from tidelake.views.definition import Definition
 from tidelake.views.engine import Engine
 from tidelake.views.explaining import Explained
 from tidelake.views.refreshed import Refreshed
+from tidelake.views.request import ViewRequest
 from tidelake.views.verifying import Verified
 from tidelake.views.workroom import workroom
 
@@ -56,7 +57,7 @@ def view(
     """
     lake._guard.check()
     check_name(name, "name of a view")
-    wanted = making.ViewRequest(sql, key, every, max_lag, together, replace, allow_recreate)
+    wanted = ViewRequest(sql, key, every, max_lag, together, replace, allow_recreate)
     return making.make(lake, name, wanted, _engine(spark))
 
 
