@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from tidelake.data.ingest.updates import normalize
 from tidelake.data.kernel.consolidate import consolidate
-from tidelake.data.kernel.patch import Patch, patched
-from tidelake.data.kernel.types import schema_from_arrow, update_schema
+from tidelake.data.kernel.patch import put, shares
+from tidelake.data.kernel.sums import sort_batch, sum_batch
+from tidelake.data.kernel.types import schema_from_arrow
 from tidelake.errors import InvalidUpdates
 from tidelake.model.time import TimeDomain
 from tiers import examples
@@ -22,11 +23,17 @@ SCHEMA = schema_from_arrow(pa.schema([("k", pa.int64()), ("j", pa.int32()), ("v"
 def patched_rows(base, changes, schema, domain, batch_rows):
     """What comes of the rows of two tables, the first consolidated, if the second patches the first."""
     batches = consolidate(base, schema, domain).to_batches(max_chunksize=batch_rows)
-    none = pa.RecordBatch.from_pylist([], update_schema(schema, domain))
-    few = pa.concat_batches([none, *changes.to_batches()])
-    found = list(patched(batches, Patch.of(few)))
+    # Several sorted batches, in which rows may repeat.
+    size = max(1, changes.num_rows // 3)
+    few = [sort_batch(batch) for batch in changes.combine_chunks().to_batches(max_chunksize=size)]
+    return [row for batch in patched(batches, few) for row in rows_of(batch)]
+
+
+def patched(batches, changes):
+    """The batches of a stream with changes."""
+    found = [batch for batch in map(put, shares(batches, changes)) if batch is not None]
     assert all(batch.num_rows for batch in found)
-    return [row for batch in found for row in rows_of(batch)]
+    return found
 
 
 @pytest.mark.promise(
@@ -102,31 +109,41 @@ def test_what_is_no_swap_or_swaps_another_row_agrees_with_the_reference(base, ch
     assert [repr(row) for row in found] == [repr(row) for row in expected]
 
 
-def test_a_swap_is_put_in_its_place_and_sorts_nothing(monkeypatch):
+def test_a_swap_is_put_in_its_place_and_sorts_no_row_of_the_base(monkeypatch):
     base = consolidate(rows(list(range(90)), [0] * 90, ["x"] * 90, [1] * 90), SCHEMA, INT)
     # The second one is a swap once what is between is summed.
     changes = rows([7, 7, 40, 40, 40, 40], [0] * 6, ["x", "y", "x", "y", "y", "z"], [-1, 1, -1, 1, -1, 1])
-    patch = Patch.of(pa.concat_batches(changes.to_batches()))
-    assert (patch.old.num_rows, patch.others.num_rows) == (2, 0)
-    monkeypatch.delattr("tidelake.data.kernel.patch.sum_batch")
-    (found,) = patched(base.to_batches(), patch)
+    summed = []
+    monkeypatch.setattr(
+        "tidelake.data.kernel.patch.sum_batch", lambda batch: summed.append(batch) or sum_batch(batch)
+    )
+    (found,) = patched(base.to_batches(), [sort_batch(*changes.to_batches())])
     assert [(row[0], row[2]) for row in rows_of(found) if row[2] != "x"] == [(7, "y"), (40, "z")]
+    assert [batch.num_rows for batch in summed] == [4]
 
 
 def test_a_batch_without_changes_is_handed_on_as_it_is():
     base = consolidate(rows(list(range(90)), [0] * 90, ["x"] * 90, [1] * 90), SCHEMA, INT)
     batches = base.to_batches(max_chunksize=30)
     # The new row of the last key of a batch comes after the last row of the batch.
-    few = consolidate(rows([40, 40, 59, 59], [0] * 4, ["x", "y"] * 2, [-1, 1] * 2), SCHEMA, INT).to_batches()[
-        0
-    ]
-    found = list(patched(batches, Patch.of(few)))
+    few = consolidate(rows([40, 40, 59, 59], [0] * 4, ["x", "y"] * 2, [-1, 1] * 2), SCHEMA, INT).to_batches()
+    found = patched(batches, few)
     assert [batch is one for batch, one in zip(found, batches, strict=True)] == [True, False, True]
     assert found[1].column(0).buffers()[1].address == batches[1].column(0).buffers()[1].address
 
 
-def test_a_sum_that_does_not_fit_is_refused():
-    base = consolidate(rows([1, 2], [0, 0], ["x", "x"], [2**62, 1]), SCHEMA, INT)
-    few = consolidate(rows([1], [0], ["x"], [2**62]), SCHEMA, INT).to_batches()[0]
+def test_changes_of_no_rows_are_summed():
+    few = [sort_batch(*rows([1, 1, 2], [0] * 3, ["x"] * 3, [1, 1, 1]).to_batches())]
+    (found,) = patched([], few)
+    assert [(row[0], row[-1]) for row in rows_of(found)] == [(1, 2), (2, 1)]
+    assert patched([], []) == []
+
+
+def test_a_sum_that_does_not_fit_is_refused_and_one_that_fits_only_with_the_base_is_not():
+    base = consolidate(rows([1, 2], [0, 0], ["x", "x"], [2**62, 1]), SCHEMA, INT).to_batches()
+    few = consolidate(rows([1], [0], ["x"], [2**62]), SCHEMA, INT).to_batches()
     with pytest.raises(InvalidUpdates, match="does not fit"):
-        list(patched(base.to_batches(), Patch.of(few)))
+        patched(base, few)
+    base = consolidate(rows([1, 2], [0, 0], ["x", "x"], [-1, 1]), SCHEMA, INT).to_batches()
+    (found,) = patched(base, [*few, *few])
+    assert [row[-1] for row in rows_of(found)] == [2**63 - 1, 1]

@@ -229,6 +229,26 @@ def test_many_sources_give_their_items_in_order_and_are_closed_at_the_end():
     assert not [t for t in threading.enumerate() if t.name == "tidelake-prefetch"]
 
 
+@pytest.mark.parametrize("depth", [1, 3])
+def test_so_many_items_of_each_source_are_held_ahead_of_its_reader(depth):
+    made = [0, 0]
+
+    def source(i):
+        for n in range(100):
+            made[i] += 1
+            yield n
+
+    with prefetch_all([source(0), source(1)], 2, depth) as ahead:
+        assert [next(ahead[0]) for _ in range(2)] == [0, 1]
+        for _ in range(6_000):
+            if made == [depth + 2, depth]:
+                break
+            time.sleep(0.01)
+        # Time to make one more.
+        time.sleep(0.05)
+    assert made == [depth + 2, depth]
+
+
 def test_an_error_of_one_of_many_sources_comes_after_its_items():
     def failing():
         yield 1

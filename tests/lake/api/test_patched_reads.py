@@ -155,6 +155,20 @@ def test_a_base_in_the_state_is_patched(patches):
     assert any(patches)
 
 
+def test_changes_in_the_state_are_put_into_a_stored_base(patches):
+    config = replace(CONFIG, inline_part_bytes=1024)
+    c = tidelake.open(f"memory://{uuid.uuid4().hex}", config=config).create("c", {"id": "int64"}, key=["id"])
+    c.append({"id": list(range(0, 1200, 3))}, time=0)
+    # Of one schema, they are read as one, in the order of their times.
+    gone = [900, 600, 3, 300]
+    for time, id_ in enumerate(gone, 1):
+        c.append({"id": [id_, id_ + 1], "_diff": [-1, 1]}, time=time)
+    assert [part.inline is None for part in inside.shard(c).version().state.parts()] == [True] + [False] * 4
+    expected = sorted({*range(0, 1200, 3), *(id_ + 1 for id_ in gone)} - {*gone})
+    assert c.snapshot().read_all()["id"].to_pylist() == expected
+    assert any(patches)
+
+
 def upserted(reads, *, budget_s=0.001):
     """The bases of a collection after nine times an upsert of 15 of 300 keys and some reads; and it."""
     config = replace(CONFIG, merge_budget_s=budget_s, slice_rows=30, part_target_bytes=16384)

@@ -64,12 +64,38 @@ def test_the_rows_of_one_time_are_read_without_it(
     wanted = rows(range(20), time).append_column("_diff", pa.array([1] * 20, pa.int64()))
     found, columns = decoded(c, monkeypatch, lambda: c.snapshot(time))
     assert found.to_pydict() == wanted.to_pydict()
-    assert columns == (set() if inline else {"k", "v", "_diff"})
+    assert columns == (set() if inline else {"k", "v"})
     found, columns = decoded(c, monkeypatch, lambda: c.snapshot(time, columns=["v"], where="k >= 3"))
     assert found.to_pydict() == wanted.slice(3).select(["v", "_time", "_diff"]).to_pydict()
     found, _ = decoded(c, monkeypatch, lambda: c.changes(4, time))
     assert found.to_pydict() == wanted.to_pydict()
     assert c.changes(5, 7).read_all().num_rows == 0
+
+
+@pytest.mark.promise(
+    "Diffs are decoded unless the statistics of a run say that all are 1",
+    rule="`_ones` in `shard/runs/read.py`",
+    also=["::test_rows_that_are_taken_away_are_judged_by_their_times"],
+)
+@pytest.mark.parametrize("diffs", [[1, 1], [2, 2], [3, -1], [1, -1]])
+@pytest.mark.parametrize("patched", [False, True])
+def test_diffs_that_are_all_one_are_not_decoded(
+    diffs: list[int], patched: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(STORED, fold_rows=256)
+    c = tidelake.open(tmp_path, config=config).create("c", SCHEMA, key=["k"], time="counter")
+    keys = list(range(200))
+    known = rows(keys).append_column("_diff", pa.array(diffs * 100, pa.int64()))
+    c.append(known, upper=6)
+    if patched:
+        c.append(rows([200], 6), upper=7)
+    found, columns = decoded(c, monkeypatch, c.snapshot)
+    assert found["_diff"].to_pylist() == diffs * 100 + [1] * patched
+    assert found["k"].to_pylist() == keys + [200] * patched
+    assert patched or ("_diff" in columns) == (diffs != [1, 1])
+    found, _ = decoded(c, monkeypatch, lambda: c.snapshot(columns=[]))
+    assert found.column_names == ["_time", "_diff"]
+    assert sum(found["_diff"].to_pylist()) == 100 * sum(diffs) + patched
 
 
 def test_updates_keep_their_own_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,9 @@
 Owns where changes go; must not know runs, times or parts. Invariant: the output is what sorting and summing
 all rows of the stream and the changes gives.
 
+The changes are sorted batches, each of which is cut where the batches of the stream begin. So what is done
+to one batch depends on no other one.
+
 What upserts leave are *swaps*: of a number of the first column, one row is taken back and one comes. Where
 the batch has just the row that is taken back, the other one is put in its place, and nothing is sorted. Of
 the other changes, the rows of a batch that agree with them in the first column are sorted and summed,
@@ -11,8 +14,9 @@ column. A batch whose first column has no integers, or nulls, is sorted whole; o
 on as it is.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,13 +34,74 @@ from tidelake.data.kernel.order import (
     search,
 )
 from tidelake.data.kernel.sums import diffs, sum_batch
+from tidelake.errors import InvalidUpdates
 
 Places = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+Share: TypeAlias = tuple[list[pa.RecordBatch], list[pa.RecordBatch]]
+"""A batch, which `put` takes out of the list; and the changes that belong there."""
+
+
+def shares(stream: Iterable[pa.RecordBatch], changes: Sequence[pa.RecordBatch]) -> Iterator[Share]:
+    """What `put` is to do, in any thread; the batches that it makes are sorted and consolidated together.
+
+    Args:
+        stream: sorted and consolidated batches, none empty, with `_diff` as the last column.
+        changes: sorted batches.
+    """
+    batches, left = iter(stream), list(changes)
+    ahead = next(batches, None)
+    while ahead is not None:
+        batch, ahead = ahead, next(batches, None)
+        here, left = (left, []) if ahead is None else _cut(left, ahead)
+        share = [batch], here
+        del batch, here
+        yield share
+        del share
+    yield [], left
+
+
+def _cut(
+    changes: list[pa.RecordBatch], next_: pa.RecordBatch
+) -> tuple[list[pa.RecordBatch], list[pa.RecordBatch]]:
+    """The changes before the first row of a batch, and the others."""
+    bound = row_tuple(next_, 0, next_.num_columns - 1)
+    ends = [search(batch, bound, inclusive=False) for batch in changes]
+    before = [batch.slice(0, end) for batch, end in zip(changes, ends, strict=True) if end]
+    after = [b.slice(end) for b, end in zip(changes, ends, strict=True) if end < b.num_rows]
+    return before, after
+
+
+def put(share: Share) -> pa.RecordBatch | None:
+    """A batch with its changes; None if no row is left.
+
+    Raises:
+        InvalidUpdates: a sum of diffs does not fit into an int64.
+    """
+    held, several = share
+    if not several:
+        return held.pop() if held else None
+    changes = pa.concat_batches(several)
+    found = _with(held.pop(), changes) if held else sum_batch(changes)
+    return found if found.num_rows else None
+
+
+def _with(batch: pa.RecordBatch, changes: pa.RecordBatch) -> pa.RecordBatch:
+    leads, theirs = integers(batch.column(0)), integers(changes.column(0))
+    if leads is not None and theirs is not None:
+        try:
+            patch = _Patch.of(changes, theirs)
+        except InvalidUpdates:
+            # Sums of all rows may fit.
+            pass
+        else:
+            found, others = _swapped(batch, patch, leads)
+            return _summed(found, others, leads) if others.num_rows else found
+    return sum_batch(pa.concat_batches([batch, changes]))
 
 
 @dataclass(frozen=True)
-class Patch:
+class _Patch:
     """Changes, `_diff` the last column, each number of the first column in either the swaps or the others.
 
     Attributes:
@@ -50,16 +115,12 @@ class Patch:
     others: pa.RecordBatch
 
     @classmethod
-    def of(cls, changes: pa.RecordBatch) -> "Patch":
-        """Changes in any order.
+    def of(cls, changes: pa.RecordBatch, leads: Numbers) -> "_Patch":
+        """Changes in any order, whose first column has these integers.
 
         Raises:
             InvalidUpdates: a sum of diffs does not fit into an int64.
         """
-        leads = integers(changes.column(0))
-        if leads is None:
-            none = changes.slice(0, 0)
-            return cls(none, none, sum_batch(changes))
         swaps, left = _swaps(changes, leads)
         # What remains of several changes of one number is mostly a swap, too.
         summed = sum_batch(_taken(changes, left))
@@ -71,17 +132,11 @@ class Patch:
         old, new = swaps[:, order]
         return cls(_taken(rows, old), _taken(rows, new), _taken(summed, left))
 
-    def sliced(self, swaps: slice, others: slice) -> "Patch":
-        """Some of the swaps, and some of the others."""
-        return Patch(self.old[swaps], self.new[swaps], self.others[others])
-
-    def unswapped(self, swaps: Mask) -> "Patch":
+    def unswapped(self, swaps: Mask) -> "_Patch":
         """The same, with some swaps among the others."""
-        if not swaps.any():
-            return self
         which, left = from_numpy(swaps), from_numpy(~swaps)
         moved = [self.others, self.old.filter(which), self.new.filter(which)]
-        return Patch(self.old.filter(left), self.new.filter(left), sum_batch(pa.concat_batches(moved)))
+        return _Patch(self.old.filter(left), self.new.filter(left), sum_batch(pa.concat_batches(moved)))
 
 
 def _swaps(changes: pa.RecordBatch, leads: Numbers) -> tuple[Places, Places]:
@@ -100,49 +155,7 @@ def _swaps(changes: pa.RecordBatch, leads: Numbers) -> tuple[Places, Places]:
     return order[np.stack([2 * first + 1 - new, new])], order[others]
 
 
-def patched(stream: Iterable[pa.RecordBatch], patch: Patch) -> Iterator[pa.RecordBatch]:
-    """Put changes into a stream that is sorted and consolidated, with `_diff` as the last column.
-
-    Yields:
-        Sorted, consolidated batches, none empty.
-    """
-    width, batches = patch.others.num_columns - 1, iter(stream)
-    ahead = next(batches, None)
-    while ahead is not None:
-        batch, ahead = ahead, next(batches, None)
-        # An update of the last key may come after its old row, so not the last row but its key is the end.
-        end = row_tuple(batch, batch.num_rows - 1, 1)
-        swaps = search(patch.old, end, inclusive=True)
-        if swaps and ahead is not None and row_tuple(ahead, 0, 1) == end:
-            # The number goes on, and each row of the swap may belong to either batch.
-            at = np.arange(patch.old.num_rows) >= search(patch.old, end, inclusive=False)
-            at[swaps:] = False
-            patch = patch.unswapped(at)
-            swaps -= int(at.sum())
-        count = search(patch.others, end, inclusive=True)
-        if ahead is not None:
-            count = min(count, search(patch.others, row_tuple(ahead, 0, width), inclusive=False))
-        here = patch.sliced(slice(0, swaps), slice(0, count))
-        found = _with(batch, here) if swaps or count else batch
-        patch = patch.sliced(slice(swaps, None), slice(count, None))
-        del batch
-        if found.num_rows:
-            yield found
-        del found
-    left = patch.unswapped(np.ones(patch.old.num_rows, np.bool_)).others
-    if left.num_rows:
-        yield left
-
-
-def _with(batch: pa.RecordBatch, patch: Patch) -> pa.RecordBatch:
-    leads = integers(batch.column(0))
-    if leads is None:
-        return sum_batch(pa.concat_batches([batch, patch.old, patch.new, patch.others]))
-    batch, changes = _swapped(batch, patch, leads)
-    return _summed(batch, changes, leads) if changes.num_rows else batch
-
-
-def _swapped(batch: pa.RecordBatch, patch: Patch, leads: Numbers) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+def _swapped(batch: pa.RecordBatch, patch: _Patch, leads: Numbers) -> tuple[pa.RecordBatch, pa.RecordBatch]:
     """The batch with the swaps that fit, and all other changes, in no order."""
     if not patch.old.num_rows:
         return batch, patch.others

@@ -5,6 +5,8 @@ bounds); must not know keys, values or order. Invariant: every row is treated as
 `tidelake.model` says. Nothing here consolidates.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -50,25 +52,40 @@ def selected(batch: pa.RecordBatch, query: Query, domain: TimeDomain) -> pa.Reco
             return _advanced(batch, times, since, domain)
 
 
-class Timing:
-    """Gives updates without times all the same time.
+class Constants:
+    """Columns of one value each, for batches that lack them.
 
-    All batches share its values: to make a column of equal values takes as long as to decode a column.
+    All batches share them: to make a column of equal values takes as long as to decode a column.
     """
 
+    def __init__(self, values: Mapping[str, int]) -> None:
+        self._values = dict(values)
+        self._rows, self._columns = 0, dict[str, pa.Array]()
+
+    def __call__(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        """The columns of a schema: those with one value, and all others from a batch."""
+        rows = batch.num_rows
+        if not self._columns or rows > self._rows:
+            self._rows = rows
+            self._columns = {n: from_numpy(np.full(rows, v, np.int64)) for n, v in self._values.items()}
+        columns = [
+            self._columns[name].slice(0, rows) if name in self._columns else batch.column(name)
+            for name in schema.names
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+class Timing:
+    """Gives updates without times all the same time."""
+
     def __init__(self, time: Time, domain: TimeDomain) -> None:
-        self._time = parts(time)
         self._fields = [pa.field(name, pa.int64(), nullable=False) for name in domain.columns]
-        self._columns = [from_numpy(np.zeros(0, np.int64))] * len(self._time)
+        self._constants = Constants(dict(zip(domain.columns, parts(time), strict=True)))
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch with its times."""
-        rows = batch.num_rows
-        if rows > len(self._columns[0]):
-            self._columns = [from_numpy(np.zeros(rows, np.int64) + component) for component in self._time]
-        times = [column.slice(0, rows) for column in self._columns]
         schema = pa.schema([*[*batch.schema][:-1], *self._fields, batch.schema.field(DIFF)])
-        return pa.RecordBatch.from_arrays([*batch.columns[:-1], *times, batch.columns[-1]], schema=schema)
+        return self._constants(batch, schema)
 
 
 class Selector:

@@ -312,18 +312,21 @@ def beside(work: Callable[[], object]) -> Generator[None]:
 
 
 @contextmanager
-def prefetch_all(sources: Sequence[Iterable[T]], threads: int) -> Generator[list[Iterator[T]]]:
-    """Iterate several sources ahead of their reader, one item ahead each, with a few shared threads.
+def prefetch_all(
+    sources: Sequence[Iterable[T]], threads: int, depth: int = 1
+) -> Generator[list[Iterator[T]]]:
+    """Iterate several sources ahead of their reader with a few shared threads.
 
     Args:
         sources: each is iterated by one thread at a time. Generators are closed at the end.
         threads: the most threads to use.
+        depth: the most items of each source that are held.
 
     Yields:
         One iterator for each source: its items in order, then the error that the source raised, if any. Once
         the block is left, the threads have ended and the sources are closed.
     """
-    crew = _Crew([_Lane(iter(source)) for source in sources])
+    crew = _Crew([_Lane(iter(source)) for source in sources], depth)
     wanted = 0 if _in_sequence.get() else min(threads, len(sources))
     every = [threading.Thread(target=crew.work, name="tidelake-prefetch", daemon=True) for _ in range(wanted)]
     try:
@@ -356,10 +359,10 @@ class _Lane(Generic[T]):
 
 
 class _Crew(Generic[T]):
-    """Threads that read the next item of any lane that has none ready. One lock guards all lanes."""
+    """Threads that read the next item of any lane that has few ready. One lock guards all lanes."""
 
-    def __init__(self, lanes: list[_Lane[T]]) -> None:
-        self.lanes = lanes
+    def __init__(self, lanes: list[_Lane[T]], depth: int) -> None:
+        self.lanes, self._depth = lanes, depth
         self._changed = threading.Condition()
         self._stopped = False
 
@@ -403,7 +406,7 @@ class _Crew(Generic[T]):
         with self._changed:
             while not self._stopped:
                 for lane in self.lanes:
-                    if not lane.taken and not lane.ready:
+                    if not lane.taken and len(lane.ready) < self._depth:
                         lane.taken = True
                         return lane
                 self._changed.wait()

@@ -5,7 +5,7 @@ the k-way merge to `tidelake.data.kernel.merge`. Memory is bounded by `fold_rows
 row group for each further run, not by the size of the collection.
 """
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -16,8 +16,9 @@ import pyarrow as pa
 from tidelake.data.kernel.consolidate import consolidate
 from tidelake.data.kernel.merge import chunks, sums
 from tidelake.data.kernel.order import integers
-from tidelake.data.kernel.patch import Patch, patched
-from tidelake.data.kernel.select import Selector, Timing, one_time
+from tidelake.data.kernel.patch import put, shares
+from tidelake.data.kernel.select import Constants, Selector, Timing, one_time, selected
+from tidelake.data.kernel.sums import sort_batch
 from tidelake.data.kernel.types import arrow_type, update_schema
 from tidelake.data.keys.keyset import KeySet
 from tidelake.errors import InvalidUpdates
@@ -28,7 +29,7 @@ from tidelake.model.schema import DIFF
 from tidelake.model.selection import Selection
 from tidelake.shard.engine.overlap import mapped, prefetch, prefetch_all
 from tidelake.shard.engine.spec import ShardSpec
-from tidelake.shard.runs.far import readers, readers_of
+from tidelake.shard.runs.far import readers_of
 from tidelake.shard.runs.gather import gathered
 from tidelake.shard.runs.scope import KeyRange, Scope, Source, matching
 from tidelake.shard.runs.stream import SHARES_MAX, chunk_limits, seen, stream, streams, together
@@ -157,33 +158,60 @@ def _direct(
 ) -> Generator[pa.RecordBatch]:
     """A run that needs no consolidation. Of other columns than the selected, decodes predicate and keys."""
     names = shown(spec, selection).names
-    decoded = set(names)
+    needed = set(names)
     if selection.columns is not None:
         keys = spec.schema.key if scope.keys != KeyRange() else ()
-        decoded |= {column.name for column in (*keys, *selection.needs(spec.schema))}
-    wanted, timing, time = Selector(query, spec.domain), None, one_time(query)
-    if time is not None and _keeps_all(source, query):
+        needed |= {column.name for column in (*keys, *selection.needs(spec.schema))}
+    schema = pa.schema([f for f in update_schema(spec.schema, spec.domain) if f.name in needed])
+    wanted, known, time = Selector(query, spec.domain), _ones(source), one_time(query)
+    keeps_all = time is not None and _keeps_all(source, query)
+    if time is not None and keeps_all:
         # All rows get the query's time, whatever their own is.
-        timing = Timing(time, spec.domain)
-        decoded -= set(spec.domain.columns)
-    untimed = [name for name in names if name in decoded]
+        known |= dict(zip(spec.domain.columns, times.parts(time), strict=True))
     threads = readers_of(spec, blobs, [source])
-    found = _stored(spec, blobs, source, scope, decoded, threads=threads)
+    found = _stored(spec, blobs, source, scope, schema=schema, known=known, threads=threads)
     with closing(prefetch(found, 1) if threads else found) as ahead:
         for batch in ahead:
-            kept = wanted(batch) if timing is None else timing(batch.select(untimed))
+            kept = batch if keeps_all else wanted(batch)
             if kept.num_rows:
                 yield kept.select(names)
 
 
 def _stored(
-    spec: ShardSpec, blobs: BlobStore, source: Source, scope: Scope, columns: set[str], *, threads: int
+    spec: ShardSpec,
+    blobs: BlobStore,
+    source: Source,
+    scope: Scope,
+    *,
+    schema: pa.Schema,
+    known: Mapping[str, int],
+    threads: int,
 ) -> Generator[pa.RecordBatch]:
-    """Columns of a consolidated run as they are stored; several batches are decoded at once."""
+    """Columns of a consolidated run; several batches are decoded at once.
+
+    Those of one known value are not decoded, as long as one is.
+    """
     chunk_rows, chunk_bytes = chunk_limits(spec.config)
-    decode = partial(mapped, threads=min(pa.cpu_count(), _DECODERS_MAX) if threads else 1)
+    decode = partial(mapped, threads=_decoders(threads))
     size = {"batch_rows": chunk_rows, "batch_bytes": chunk_bytes}
-    return seen(spec, blobs, source, scope, {}, **size, columns=columns, mapped=decode)
+    columns = {name for name in schema.names if name not in known} or {DIFF}
+    constants = Constants({name: value for name, value in known.items() if name not in columns})
+    with closing(seen(spec, blobs, source, scope, {}, **size, columns=columns, mapped=decode)) as found:
+        for batch in found:
+            yield constants(batch, schema)
+
+
+def _ones(source: Source) -> dict[str, int]:
+    """The value of all diffs of a run, if its statistics say that it is 1."""
+    parts = source.run.parts
+    # No diff is 0.
+    is_one = all(part.negative_rows == 0 and part.diff_sum == part.rows for part in parts)
+    return {DIFF: 1} if is_one and source.less is None else {}
+
+
+def _decoders(threads: int) -> int:
+    """How many batches of a run are decoded at once, if others than the caller read it."""
+    return min(pa.cpu_count(), _DECODERS_MAX) if threads else 1
 
 
 def _keeps_all(source: Source, query: Query) -> bool:
@@ -234,23 +262,20 @@ def _patched(
 ) -> Generator[pa.RecordBatch, None, bool]:
     """The rows of a base with the changes since. Returns False, and gives nothing, if these are too wide."""
     threads = readers_of(spec, blobs, [base])
-    times = spec.domain.columns
-    names = [name for name in update_schema(spec.schema, spec.domain).names if name not in times]
-    with prefetch_all([_stored(spec, blobs, base, scope, set(names), threads=threads)], threads) as (ahead,):
+    every = update_schema(spec.schema, spec.domain)
+    schema = pa.schema([field for field in every if field.name not in spec.domain.columns])
+    found = _stored(spec, blobs, base, scope, schema=schema, known=_ones(base), threads=threads)
+    with prefetch_all([found], threads, max(1, _DECODERS_MAX - _decoders(threads))) as (ahead,):
         bytes_max = spec.config.merge_memory_bytes // _PATCH_MEMORY_SHARE
-        held = _held(spec, blobs, changes, query, scope, bytes_max=bytes_max)
+        untimed = partial(selected, query=query, domain=spec.domain)
+        held = _held(spec, blobs, changes, scope, untimed, bytes_max=bytes_max)
         if held is None:
             return False
-        none = pa.RecordBatch.from_pylist([], update_schema(spec.schema, spec.domain))
-        try:
-            patch = Patch.of(pa.concat_batches([none, *held]).select(names))
-        except InvalidUpdates:
-            return False
-        del held
-        # An inline part is decoded with all of its columns.
-        untimed = (batch.select(names) for batch in ahead)
-        found = patched(untimed, patch)
-        yield from map(Timing(query.time, spec.domain), found)
+        unsorted, ordered = held
+        parts = shares(ahead, [*map(sort_batch, unsorted), *ordered])
+        del held, unsorted, ordered
+        with closing(mapped(put, parts, _decoders(threads))) as made:
+            yield from map(Timing(query.time, spec.domain), filter(None, made))
     return True
 
 
@@ -316,10 +341,10 @@ def _folded(
     rows are too wide, or if a sum over these runs does not fit, as the sum over all runs may fit.
     """
     bytes_max = min(_FOLD_BYTES_MAX, chunk_limits(spec.config)[1])
-    held = _held(spec, blobs, small, query, scope, bytes_max=bytes_max)
+    held = _held(spec, blobs, small, scope, Selector(query, spec.domain), bytes_max=bytes_max)
     if held is None:
         return None
-    table = pa.Table.from_batches(held, update_schema(spec.schema, spec.domain))
+    table = pa.Table.from_batches(chain(*held), update_schema(spec.schema, spec.domain))
     try:
         rows_ = consolidate(table, spec.schema, spec.domain)
     except InvalidUpdates:
@@ -329,11 +354,19 @@ def _folded(
 
 
 def _held(
-    spec: ShardSpec, blobs: BlobStore, small: list[Source], query: Query, scope: Scope, *, bytes_max: int
-) -> list[pa.RecordBatch] | None:
-    """The wanted rows of small runs, run by run, in memory; None if they take more bytes."""
-    held: list[pa.RecordBatch] = []
-    wanted = Selector(query, spec.domain)
+    spec: ShardSpec,
+    blobs: BlobStore,
+    small: list[Source],
+    scope: Scope,
+    wanted: Callable[[pa.RecordBatch], pa.RecordBatch],
+    *,
+    bytes_max: int,
+) -> tuple[list[pa.RecordBatch], list[pa.RecordBatch]] | None:
+    """The wanted rows of runs in memory; None if they take more bytes.
+
+    Those in the state, in no order, and those that are stored, each batch in order.
+    """
+    held: tuple[list[pa.RecordBatch], list[pa.RecordBatch]] = [], []
     held_bytes = 0
     one_of = partial(stream, spec, blobs, batch_rows=spec.config.fold_rows, batch_bytes=bytes_max)
     inline, stored = list[Source](), list[Source]()
@@ -341,11 +374,15 @@ def _held(
         (inline if source.run.inline else stored).append(source)
     found = [one_of(source=source, scope=scope, runs=len(small)) for source in stored]
     # Runs that are far are fetched at the same time.
-    with prefetch_all(found, readers(blobs, 0)) as ahead:
-        for batch in chain(together(spec, inline, scope), *ahead):
-            held.append(wanted(batch))
-            held_bytes += held[-1].get_total_buffer_size()
-            # Slices of one buffer count it several times, and adding up their exact sizes takes long.
-            if held_bytes > bytes_max and (held_bytes := sum(one.nbytes for one in held)) > bytes_max:
-                return None
+    with prefetch_all(found, readers_of(spec, blobs, small)) as ahead:
+        for place, batches in ((0, together(spec, inline, scope)), (1, chain(*ahead))):
+            for batch in batches:
+                kept = wanted(batch)
+                held[place].append(kept)
+                held_bytes += kept.get_total_buffer_size()
+                # Slices of one buffer count it several times; to add up their exact sizes takes long.
+                if held_bytes > bytes_max:
+                    held_bytes = sum(one.nbytes for one in chain(*held))
+                    if held_bytes > bytes_max:
+                        return None
     return held
