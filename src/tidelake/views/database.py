@@ -21,6 +21,7 @@ from tidelake.model.schema import DIFF
 from tidelake.views.engine import LocalOutput, Named, Schemas, StoredScan, reason
 from tidelake.views.plan import Columns, ViewPlan, quoted
 from tidelake.views.query.compile import compiled
+from tidelake.views.query.engine import DuckAnalyzer
 from tidelake.views.reach import Need, distinct
 
 _SETTINGS = (*DUCKDB_SETTINGS, "SET default_null_order = 'nulls_last'", "SET preserve_insertion_order = true")
@@ -63,7 +64,7 @@ class Database:
 
     def compiled(self, sql: str, schema_of: Schemas) -> ViewPlan:
         """See `Engine`."""
-        return compiled(sql, schema_of)
+        return compiled(sql, schema_of, lambda: DuckAnalyzer(self.connection))
 
     def types_of(self, schema: pa.Schema) -> dict[str, str]:
         """See `Engine`."""

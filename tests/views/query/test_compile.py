@@ -149,6 +149,12 @@ def test_a_plan_says_what_is_recomputed_whole(query, whole):
     assert any(recomputes_whole(stage) for stage in compiled(query, TABLES.get).stages) == whole
 
 
+def test_the_parser_warns_of_no_any_value(caplog):
+    for over in ("", " OVER (PARTITION BY k)"):
+        compiled(f"SELECT any_value(x ORDER BY x){over} AS v FROM a", TABLES.get)
+    assert not caplog.records
+
+
 def test_a_limit_says_what_breaks_ties():
     assert compiled("SELECT k FROM a ORDER BY x LIMIT 2", TABLES.get).notes == (
         "LIMIT: where ORDER BY leaves ties, the other columns decide, the first one first",

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlglot import parse_one
+from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
 from tidelake.data.answer.rows import optional
@@ -110,20 +110,22 @@ _TYPES = _by_other_name(
 
 
 class DuckAnalyzer:
-    """A database whose tables are empty; see `Analyzer`."""
+    """Tables that are empty, in a database of its own or beside those of another one; see `Analyzer`."""
 
     dialect, title, orders_by_selected, has_using_first = "duckdb", "DuckDB", False, False
 
-    def __init__(self) -> None:
+    def __init__(self, database: Any = None) -> None:
         duckdb = optional("duckdb", "sql")
         self._error = duckdb.Error
-        self._connection = duckdb.connect(":memory:", config=DUCKDB_CONFIG)
+        beside = duckdb.connect(":memory:", config=DUCKDB_CONFIG) if database is None else database
+        # Another connection to it, which has settings and temporary tables of its own.
+        self._connection = beside.cursor()
         for setting in DUCKDB_SETTINGS:
             self._connection.execute(setting)
         self._consistent = _consistent(duckdb.__version__)
 
     def close(self) -> None:
-        """Free the database."""
+        """Free the tables."""
         self._connection.close()
 
     def read(self, text: str) -> Any:
@@ -131,7 +133,8 @@ class DuckAnalyzer:
         self.tree(text)
         self.check_calls(text)
         try:
-            return parse_one(text, dialect=self.dialect)
+            # The parser puts IGNORE NULLS around any_value, which means it anyway.
+            return parse_one(text, dialect=self.dialect).transform(_bare_any_value)
         except SqlglotError as error:
             raise UsageError(UNREAD.format(str(error).splitlines()[0])) from error
 
@@ -175,7 +178,7 @@ class DuckAnalyzer:
     def define(self, name: str, columns: Mapping[str, str]) -> None:
         """Make an empty table, in place of one of this name."""
         told = ", ".join(f"{quoted(column)} {type_}" for column, type_ in columns.items())
-        self._run(f"CREATE OR REPLACE TABLE {quoted(name)} ({told})")
+        self._run(f"CREATE OR REPLACE TEMP TABLE {quoted(name)} ({told})")
 
     def described(self, sql: str) -> Columns:
         """The columns of a query's answer.
@@ -236,6 +239,10 @@ def _consistent(version: str) -> frozenset[str]:
             "WHERE function_type = 'scalar' AND stability = 'CONSISTENT' ORDER BY ALL"
         ).fetchall()
         return frozenset(name for (name,) in rows)
+
+
+def _bare_any_value(node: exp.Expression) -> exp.Expression:
+    return node.this if isinstance(node, exp.IgnoreNulls) and isinstance(node.this, exp.AnyValue) else node
 
 
 def _first_line(message: str) -> str:
