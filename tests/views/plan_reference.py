@@ -1,6 +1,6 @@
 """What a plan means: its stages carried out one after the other over whole tables, with multiplicities.
 
-Each stage becomes a table with its columns and `__m`, the multiplicity. Nothing here is incremental.
+Each stage becomes a part of one query, with its columns and `__m`, the multiplicity. Nothing is incremental.
 """
 
 from collections import Counter
@@ -37,15 +37,20 @@ def evaluated(plan: ViewPlan, connection: Any) -> Counter[tuple[Any, ...]]:
         plan: any plan.
         connection: a database with a table for each collection of the plan, as `fill` makes them.
     """
+    rows = connection.execute(text(plan)).fetchall()
+    return counted((row[:-1], row[-1]) for row in rows)
+
+
+def text(plan: ViewPlan) -> str:
+    """The answer of a plan as one query: columns, and `__m`."""
+    stages = []
     for number, stage in enumerate(plan.stages):
         names = [quoted(column.name) for column in stage.columns]
-        connection.execute(
-            f"CREATE OR REPLACE TEMP TABLE __s{number} AS "
-            f"SELECT {', '.join(names)}, CAST(sum(__m) AS BIGINT) AS __m "
-            f"FROM ({_sql(stage)}) AS __t({', '.join([*names, '__m'])}) GROUP BY ALL HAVING sum(__m) <> 0"
+        stages.append(
+            f"__s{number} AS MATERIALIZED (SELECT {', '.join(names)}, CAST(sum(__m) AS BIGINT) AS __m "
+            f"FROM ({_sql(stage)}) AS __t({', '.join([*names, '__m'])}) GROUP BY ALL HAVING sum(__m) <> 0)"
         )
-    rows = connection.execute(f"SELECT * FROM __s{len(plan.stages) - 1}").fetchall()
-    return counted((row[:-1], row[-1]) for row in rows)
+    return f"WITH {', '.join(stages)} SELECT * FROM __s{len(plan.stages) - 1}"
 
 
 def counted(rows: Iterable[tuple[tuple[Any, ...], int]]) -> Counter[tuple[Any, ...]]:

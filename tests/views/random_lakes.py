@@ -1,14 +1,16 @@
 """Random queries as views of a lake with a random history: what is stored is what DuckDB answers, each time.
 
-A lake serves many queries. Its views are made at a random time and refreshed at random ones, once by a
-process that is killed. What they store must be, row for row, how the engine's answers over the snapshots
-differ from one time to the next: so it does not depend on the cuts either. While rows are there less than no
-times, the engine has no answer; then the stages of the plan over whole contents say what is right.
+A lake serves many queries, and a query, compiled once, several lakes. Views are made at a random time and
+refreshed at random ones, once by a process that is killed. What they store must be, row for row, how the
+engine's answers over the snapshots differ from one time to the next: so it does not depend on the cuts
+either. While rows are there less than no times, the engine has no answer; then the stages of the plan over
+whole contents say what is right.
 """
 
 import contextlib
+import gc
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from random import Random
@@ -25,7 +27,10 @@ from tidelake.errors import UsageError
 from tidelake.lake.api.embedded import DUCKDB_CONFIG
 from tidelake.lake.api.lake import Lake
 from tidelake.views import state
-from tidelake.views.plan import ViewPlan, quoted
+from tidelake.views.database import Database
+from tidelake.views.engine import Schemas
+from tidelake.views.inputs import named, plan_of
+from tidelake.views.plan import ViewPlan
 from tidelake.views.query.compile import compiled
 
 TIMES = 4
@@ -95,13 +100,6 @@ def plain(value: Any) -> Any:
             return value
 
 
-@lru_cache
-def plan_of(sql: str) -> ViewPlan:
-    """The stages of a query."""
-    schemas = {n: {c: ENGINE[kind] for c, kind in columns.items()} for n, columns in BASE.items()}
-    return compiled(sql, schemas.get)
-
-
 class Engines:
     """What is right: DuckDB over each snapshot, or the stages of a plan over it."""
 
@@ -127,36 +125,53 @@ class Engines:
     def close(self) -> None:
         self._engine.close()
 
-    def answer(self, sql: str, time: int) -> Counter[tuple[Any, ...]]:
+    def answer(self, sql: str, plan: ViewPlan, time: int) -> Counter[tuple[Any, ...]]:
         self._engine.execute(f"SET schema = 't{time}'")
         if time in self.owed:
-            plan = plan_of(sql)
-            found = evaluated(plan, self._engine)
-            for number in range(len(plan.stages)):
-                self._engine.execute(f"DROP TABLE IF EXISTS temp.{quoted(f'__s{number}')}")
-            return found
+            return evaluated(plan, self._engine)
         return Counter(tuple(map(plain, row)) for row in self._engine.execute(sql).fetchall())
 
 
-def check(
-    duckdb: Any, place: Path, seed: int, queries: int, *, deep: tuple[int, ...] = (1, 1, 2, 2, 3)
-) -> int:
-    """Make views of random queries over a random history, and check what they store. Returns how many."""
+def texts(seed: int, many: int, *, deep: Sequence[int] = (1, 1, 2, 2, 3)) -> list[str]:
+    """Random queries."""
+    rng = Random(seed)
+    return [Queries(seed * 1_000 + number).query(rng.choice(deep)).sql for number in range(many)]
+
+
+@lru_cache
+def _plan(sql: str) -> ViewPlan:
+    schemas = {n: {c: ENGINE[kind] for c, kind in columns.items()} for n, columns in BASE.items()}
+    return compiled(sql, schemas.get)
+
+
+def _compiled_once(_: Database, sql: str, schema_of: Schemas) -> ViewPlan:
+    """As `Database.compiled`, of these tables only."""
+    plan = _plan(sql)
+    assert all(schema_of(name) for name in plan.collections)
+    return plan
+
+
+def check(duckdb: Any, place: Path, seed: int, queries: Sequence[str]) -> int:
+    """Make views of queries over a random history, and check what they store. Returns how many."""
     rng = Random(seed)
     negative = rng.random() < 0.25
     tables = {name: history(rng, name, negative=negative) for name in BASE}
     birth = rng.choice([0, 0, 0, 1])
     first = rng.randint(birth, TIMES - 1)
     cuts = sorted({TIMES - 1, *(rng.randrange(TIMES) for _ in range(rng.randint(0, 1)))})
-    texts = [Queries(seed * 1_000 + number).query(rng.choice(deep)).sql for number in range(queries)]
-    engines, views = Engines(duckdb, tables), dict[str, str]()
-    dies = rng.randrange(12 * queries) if rng.random() < 0.3 else None
+    views = dict[str, str]()
+    dies = rng.randrange(12 * len(queries)) if rng.random() < 0.3 else None
     # Half of the lakes look rows up, and keep groups in order, however few there are, and trim state often.
     looks_up = Random(seed + 1).random() < 0.5
     together = "t" if Random(seed + 2).random() < 0.3 else ""
     indexes = Random(seed + 3)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(contextlib.closing(engines))
+        # Tables of a few rows take half the time without threads, and tests without searches for garbage.
+        stack.enter_context(patch.dict(DUCKDB_CONFIG, threads="1"))
+        stack.callback(gc.enable)
+        gc.disable()
+        stack.enter_context(patch.object(Database, "compiled", _compiled_once))
+        engines = stack.enter_context(contextlib.closing(Engines(duckdb, tables)))
         stack.enter_context(patch.object(state, "_ROWS_PER_KEY", 0 if looks_up else 8))
         stack.enter_context(patch.object(state, "_TRIMMED_EVERY", 2 if looks_up else 16))
         stack.enter_context(patch.object(state, "_MANY_ROWS", 2 if looks_up else 16_384))
@@ -170,7 +185,7 @@ def check(
             if time == first:
                 lake["a"].advance_since(birth)
                 _index(lake, indexes)
-                views = {f"v{n}": sql for n, sql in enumerate(texts) if _made(lake, f"v{n}", sql, together)}
+                views = {f"v{n}": sql for n, sql in enumerate(queries) if _made(lake, f"v{n}", sql, together)}
                 _index(lake, indexes)
             elif time > first and time in cuts:
                 if dies is not None:
@@ -180,8 +195,7 @@ def check(
                 lake.refresh()
         assert not together or len({str(lake[name].upper) for name in views}) <= 1
         for name, sql in views.items():
-            (start,) = lake[name].since
-            _same(name, sql, lake, engines, start, seed)
+            _same(name, sql, lake, engines, seed)
         lake.close()
     return len(views)
 
@@ -208,11 +222,11 @@ def _made(lake: Lake, name: str, sql: str, together: str) -> bool:
     return True
 
 
-def _same(name: str, sql: str, lake: Lake, engines: Engines, birth: int, seed: int) -> None:
-    stored = stored_updates(lake, name, birth)
-    before = Counter[tuple[Any, ...]]()
-    for time in range(birth, TIMES):
-        now = engines.answer(sql, time)
+def _same(name: str, sql: str, lake: Lake, engines: Engines, seed: int) -> None:
+    definition, before = named(lake, name)[1], Counter[tuple[Any, ...]]()
+    stored, plan = stored_updates(lake, name, definition.birth), plan_of(name, definition, Database())
+    for time in range(definition.birth, TIMES):
+        now = engines.answer(sql, plan, time)
         wanted = {row: now[row] - before[row] for row in {**now, **before} if now[row] != before[row]}
         found = {row[:-1]: many for row, many in stored.items() if row[-1] == time}
         assert found == wanted, f"seed {seed}, {name} at {time}: {sql}\nfound {found}\nwanted {wanted}"

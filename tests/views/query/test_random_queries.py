@@ -27,11 +27,11 @@ def _check(databases, first, depth, number):
 
 @pytest.mark.grows
 def test_a_plan_of_a_random_query_answers_as_the_engine_does(databases):
-    for number in rounds(fast=0.5, full=60, soak=3_600, least=3):
+    for number in rounds(fast=0.5, full=36, soak=3_600, least=3):
         _check(databases, 100_000, 1 + number % 2, number)
 
 
 @pytest.mark.full
 def test_a_plan_of_a_query_nested_three_deep_answers_as_the_engine_does(databases):
-    for number in rounds(full=90, soak=7_200, least=20):
+    for number in rounds(full=58, soak=7_200, least=20):
         _check(databases, 500_000, 3, number)
