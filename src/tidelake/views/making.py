@@ -26,6 +26,7 @@ from tidelake.state.core.state import Owned
 from tidelake.state.life import holds
 from tidelake.views.definition import Definition
 from tidelake.views.engine import Engine, Engines
+from tidelake.views.explaining import last_refresh
 from tidelake.views.indexes import index_as_now, index_of, is_stale, key_now
 from tidelake.views.inputs import View, opened_indexes, with_engine
 from tidelake.views.order import stood_on, view_of, views_of
@@ -233,7 +234,24 @@ def is_left(shared: Shared, view: View) -> bool:
 def rebuild(lake: Naming, name: str, engines: Engines | None = None) -> Collection:
     """Make a view again beside its readers, and let it take the name; see `Lake.rebuild`."""
     with with_engine(lake, name, engines) as (old, definition, engine):
+        _check_names(lake, name, definition)
         return _again(lake, old, definition, engine)
+
+
+def _check_names(lake: Naming, name: str, definition: Definition) -> None:
+    """Check that a query finds its inputs by the names that it gives them.
+
+    Raises:
+        UsageError: one has another name now.
+    """
+    names = lake.names()
+    there = {one.lower() for one in names.values()}
+    for source in () if definition.index else definition.sources:
+        if source.name.lower() not in there and source.id in names:
+            raise UsageError(
+                f"the query of view {name!r} reads {source.name!r}, called {names[source.id]!r} now: "
+                f"make it of the new names with lake.view({name!r}, sql, replace=True)"
+            )
 
 
 def _again(lake: Naming, old: Collection, definition: Definition, engine: Engine) -> Collection:
@@ -266,7 +284,7 @@ def made_again(shared: Shared, views: Sequence[View], engine: Engine) -> list[Re
         # It tells which indexes it has.
         shared.changed(shared.open(source.id, source.name))
         shared.open(source.id, source.name)
-    done = workroom(lake).last(made.id)
+    done = last_refresh(made)
     return [replace(done, view=name) if done else Refreshed(name, made.upper, made.upper, already=True)]
 
 
