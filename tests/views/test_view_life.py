@@ -19,11 +19,13 @@ from tidelake.errors import (
     UsageError,
 )
 from tidelake.lake.catalog.catalog import Catalog
+from tidelake.model.frontier import Frontier
 from tidelake.state.core.owned import owner_of
 from tidelake.views import making
 from tidelake.views.database import Database
 from tidelake.views.definition import Definition
 from tidelake.views.inputs import plan_of
+from tidelake.views.refreshed import Refreshed, as_message, from_message
 from tidelake.views.verifying import compared
 
 SUMS = "SELECT k, count(*) AS n, sum(x) AS s FROM a GROUP BY k"
@@ -347,18 +349,53 @@ def test_explain_tells_what_a_view_waits_for_and_what_it_keeps(lake):
     assert "not seen yet" in str(found) and "sums of stage" in str(found)
 
 
-def test_explain_tells_what_the_last_refresh_did(lake):
+@pytest.mark.promise(
+    "`explain` tells what the last refresh read, wrote and took, whichever process made it, or nothing",
+    rule="`last_refresh` in `views/explaining.py`",
+    also=["::test_explain_tells_of_no_refresh_that_is_not_the_last"],
+)
+def test_explain_tells_what_the_last_refresh_did(lake, tmp_path):
     lake["a"].append(rows((1, 7, 10, 0, 1), (2, 8, 5, 0, 1)), upper=1)
     lake.view("v", SUMS)
     lake["a"].append(rows((3, 7, 1, 1, 1)), upper=2)
     lake.refresh("v")
     (idle,) = lake.refresh("v")
-    found = lake.explain("v").last
+    with tidelake.open(tmp_path / "lake") as other:
+        told = other.explain("v")
+    found = told.last
     # One update; all sums, as they are few; a row, and that which it replaces.
     assert found.rows == 2 and found.took_s > 0
     assert found.stages == ((0, 1, 1, ""), (1, 2, 2, "all: a key, of 1, has fewer than 8 rows"))
     assert idle.already and not idle.stages
-    assert "last refresh: wrote 2 updates" in str(lake.explain("v"))
+    assert (str(found.lower), str(found.upper), found.read) == ("[1]", "[2]", {"a": 1})
+    assert "last refresh: wrote 2 updates" in str(told)
+
+
+def test_explain_tells_of_no_refresh_that_is_not_the_last(lake):
+    lake["a"].append(rows((1, 7, 10, 0, 1)), upper=1)
+    lake.view("v", SUMS, together="board")
+    lake.view("w", "SELECT max(k) AS k FROM a", together="board")
+    assert lake.explain("v").last.rows == lake.explain("w").last.rows == 1
+    lake["a"].append(rows((2, 7, 1, 1, 1)), upper=2)
+    lake.refresh()
+    # Of those that change together, one is closed without a row.
+    assert lake.explain("v").last.rows == 2 and lake.explain("w").last is None
+
+
+def test_what_a_refresh_of_many_stages_says_of_itself_is_bounded():
+    stages = tuple((number, 1, 2, "all") for number in range(1_000))
+    done = Refreshed("v", Frontier.of(1), Frontier.of(2), rows=3, read={"a": 4}, stages=stages)
+    assert from_message(as_message({"id": done}), "id", "v") == replace(done, stages=())
+    few = replace(done, stages=stages[:9])
+    assert (
+        from_message(as_message({"id": few}), "id", "v") == few
+        and from_message(as_message({"id": few}), "other", "v") is None
+    )
+    names = {f"{number:032}": few for number in range(100)}
+    assert (
+        as_message(names) == ""
+        and from_message("refresh all", "id", "v") is from_message("", "id", "v") is None
+    )
 
 
 def test_rows_that_differ_in_last_digits_are_compared_with_each_other():
@@ -408,7 +445,9 @@ def test_errors_name_views_and_collections_as_the_user_does(lake):
     with pytest.raises(CollectionInUse, match="'a' is held by view 'v': "):
         lake.drop("a")
     lake.rename("a", "b")
-    for ask in (lambda: lake.rebuild("v"), lambda: lake.view("w", SUMS), lambda: lake.view("v", SUMS)):
+    with pytest.raises(UsageError, match=r"'v' reads 'a', called 'b' now: .*lake.view\('v', sql, rep"):
+        lake.rebuild("v")
+    for ask in (lambda: lake.view("w", SUMS), lambda: lake.view("v", SUMS)):
         with pytest.raises(UsageError, match="reads 'a', and there is no collection of this name now"):
             ask()
     with pytest.raises(UsageError, match="other statements: keep one SELECT"):

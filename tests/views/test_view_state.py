@@ -4,6 +4,7 @@ import random
 
 import pyarrow as pa
 import pytest
+from plan_reference import counted, evaluated
 
 import inside
 import tidelake
@@ -11,7 +12,11 @@ from tidelake.errors import CollectionIsView, CorruptionError, RebuildNeeded, Re
 from tidelake.lake.api.collection import Collection
 from tidelake.state.core.owned import owner_of
 from tidelake.views import state as view_state
+from tidelake.views.database import Database
+from tidelake.views.inputs import named, plan_of
 from tidelake.views.state import states_of
+
+duckdb = pytest.importorskip("duckdb")
 
 SQL = {
     "sums": "SELECT k, count(*) AS n, sum(x) AS s FROM a GROUP BY k",
@@ -360,6 +365,46 @@ def test_rows_that_are_owed_are_no_first_ones(tmp_path, monkeypatch):
         a.append([{"id": 99, "k": 1, "x": 99, "_diff": -1}], time=1)
         lake.refresh("v")
         assert [lake["v"].snapshot(time).read_all()["m"].to_pylist() for time in (0, 1)] == [[99], [98]]
+
+
+def test_rows_that_are_owed_before_the_first_of_a_huge_group_are_passed_over_until_they_are_repaid(tmp_path):
+    rng = random.Random(3)
+    places = [rng.randrange(1_000_000) for _ in range(20_000)]
+    # Most of the rows at both ends are owed.
+    ends = {one for one, x in enumerate(places) if not 80_000 < x < 920_000}
+    many = [rng.choices([-1, -2, 1], [60, 37, 3])[0] if one in ends else 1 for one in range(20_000)]
+    with tidelake.open(tmp_path) as lake, duckdb.connect() as engine:
+        a = lake.create("a", {"id": "int64", "k": "int64", "x": "int64"}, key=["id"])
+
+        def change(diffs, time):
+            ids = [*diffs]
+            keys, x = [int(one % 9 == 0) for one in ids], [places[one] for one in ids]
+            a.append(pa.table({"id": ids, "k": keys, "x": x, "_diff": [*diffs.values()]}), time=time)
+
+        change(dict(enumerate(many)), 0)
+        for name, sql in HOT.items():
+            lake.view(name, sql)
+            assert "o" in states_of(lake, lake[name].id)[0].schema.names
+        for time in range(4):
+            if time:
+                order = sorted((one for one in range(20_000) if one % 9), key=places.__getitem__)
+                there = [one for one in order if many[one] > 0]
+                diffs = dict.fromkeys((*there[:40], *there[-40:]), -1)
+                if time == 3:
+                    # As others go, some are repaid.
+                    diffs |= dict.fromkeys(rng.sample([one for one in order if many[one] < 0], 40), 2)
+                for one, diff in diffs.items():
+                    many[one] += diff
+                change(diffs, time)
+                lake.refresh()
+            whole = a.snapshot(time).read_all().rename_columns({"_diff": "__m"})
+            engine.register("whole", whole)
+            engine.execute("CREATE OR REPLACE TABLE a AS SELECT id, k, x, __m FROM whole")
+            for name in HOT:
+                found = lake[name].snapshot(time).read_all().drop_columns(["_time"]).to_pylist()
+                plan = plan_of(name, named(lake, name)[1], Database())
+                stored = counted((row[:-1], row[-1]) for row in map(tuple, map(dict.values, found)))
+                assert stored == evaluated(plan, engine), (name, time)
 
 
 def test_no_row_is_read_twice_when_many_groups_change(tmp_path, monkeypatch):

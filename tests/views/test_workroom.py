@@ -91,12 +91,14 @@ def test_a_lake_that_is_forgotten_leaves_no_folder(tmp_path, monkeypatch):
     assert not [*tmp_path.iterdir()]
 
 
-def test_what_is_known_of_refreshes_is_bounded(lake, monkeypatch):
+def test_collections_that_stay_open_are_bounded(lake, monkeypatch):
     monkeypatch.setattr(rooms, "_COLLECTIONS_MAX", 2)
-    room = workroom(lake)
-    for number in range(5):
-        room.note(str(number), number)
-    assert [room.last(str(number)) for number in range(5)] == [None, None, None, 3, 4]
+    room, opened = workroom(lake), []
+    for name in ("a", "b", "c", "c", "b", "a"):
+        if name not in lake:
+            lake.create(name, {"k": "int64"}, key=["k"])
+        room.opened(name, name, lambda name=name: opened.append(name) or lake.collection(name))
+    assert opened == ["a", "b", "c", "a"]
 
 
 def test_names_that_views_keep_are_not_suggested(lake):

@@ -9,6 +9,7 @@ from tidelake.cli.group import JSON, LAKE, NAME, FilePath, cli
 
 if TYPE_CHECKING:
     from tidelake.views.explaining import Explained
+    from tidelake.views.refreshed import Refreshed
 
 
 @cli.command()
@@ -155,8 +156,17 @@ def _show(found: "Explained", as_json: bool) -> None:
         "inputs": [output.with_lists(one) for one in inputs],
         "kept": [{"kept": name, "updates": rows, "bytes": size} for name, rows, size in found.kept],
         "notes": found.notes,
+        "last_refresh": None if found.last is None else _told(found.last),
     }
     click.echo(jsonlines.dump(output.with_lists(told)))
+
+
+def _told(last: "Refreshed") -> dict[str, object]:
+    from tidelake.cli import output
+
+    stages = [dict(zip(("stage", "read", "updates", "how"), one, strict=True)) for one in last.stages]
+    told = {"lower": last.lower, "upper": last.upper, "rows": last.rows, "read": last.read, "stages": stages}
+    return output.with_lists(told | {"took_s": last.took_s, "place": last.place})
 
 
 @cli.command()

@@ -22,7 +22,10 @@ from tidelake.views.plan import (
     inputs,
     recomputes_whole,
 )
-from tidelake.views.refreshed import Refreshed
+from tidelake.views.refreshed import Refreshed, from_message
+
+_COMMITS = 16
+"""So many commits are looked at: a group writes and closes by two, and columns may have changed."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Explained(FieldsAsHtml):
         inputs: of the query: name, upper, and how many times of it the view has not seen yet.
         kept: what the view keeps beside itself, and its indexes: what it is, stored updates and bytes.
         notes: what the plan decided where SQL leaves a choice.
-        last: what the last refresh that this process made did, if it did something.
+        last: what the last refresh did, until its commit; None: the log of the view no longer tells.
     """
 
     view: str
@@ -70,14 +73,22 @@ class Explained(FieldsAsHtml):
         return "\n".join([*lines, *self.notes])
 
 
+def last_refresh(view: Collection) -> Refreshed | None:
+    """What the last refresh of a view did, as the log of the view tells it. A log scan."""
+    for entry in view.commits(_COMMITS):
+        done = from_message(entry.message, view.id, view.name)
+        if done is not None:
+            # A later one of several views may have written to others only.
+            return done if done.upper == view.upper else None
+    return None
+
+
 def explained(
     view: Collection,
     definition: Definition,
     plan: ViewPlan,
     inputs_: Sequence[Input],
     kept: Sequence[Collection],
-    *,
-    last: Refreshed | None,
 ) -> Explained:
     """The stages of a view, what it waits for and what it keeps, for people."""
     upper = view.upper
@@ -96,7 +107,7 @@ def explained(
         tuple((one.collection.name, one.upper, definition.behind(upper, one.upper)) for one in inputs_),
         tuple(map(_kept, kept)),
         plan.notes,
-        last,
+        last_refresh(view),
     )
 
 

@@ -52,7 +52,6 @@ from tidelake.views.rules import REPEATS_MAX
 from tidelake.views.shared import Shared
 from tidelake.views.state import states_of
 from tidelake.views.verifying import Verified, compared, too_often
-from tidelake.views.workroom import workroom
 
 
 def refresh(lake: Naming, names: Sequence[str] | None, engines: Engines | None = None) -> list[Refreshed]:
@@ -212,4 +211,4 @@ def explain(lake: Naming, name: str, engines: Engines | None = None) -> Explaine
         plan, kept = plan_of(name, definition, engine), states_of(lake, view.id)
         indexes = itertools.chain.from_iterable(opened_indexes(shared, one.collection) for one in found)
         kept += [one for one in indexes if owner_of(view.id) in one.state().critical]
-        return explained(view, definition, plan, found, kept, last=workroom(lake).last(view.id))
+        return explained(view, definition, plan, found, kept)

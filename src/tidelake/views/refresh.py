@@ -7,10 +7,9 @@ compare-and-append at the upper that they were computed for. So any number of re
 them may die.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 
 from tidelake.errors import (
@@ -25,6 +24,7 @@ from tidelake.errors import (
 )
 from tidelake.lake.api.handle import shard_of
 from tidelake.lake.api.naming import Naming
+from tidelake.lake.arguments.tokens import noted
 from tidelake.model.frontier import Frontier
 from tidelake.state.core.owned import owner_of
 from tidelake.views.engine import Engine, Outgrown, Output
@@ -33,12 +33,11 @@ from tidelake.views.inputs import View, keep_holds, opened, plan_of
 from tidelake.views.plan import FromCollection
 from tidelake.views.reach import KeptStage, Reach
 from tidelake.views.reads import Reads
-from tidelake.views.refreshed import Refreshed
+from tidelake.views.refreshed import Refreshed, as_message
 from tidelake.views.rules import Emission
 from tidelake.views.shared import Shared
 from tidelake.views.spans import SpanRun, SpanTooLarge, State
 from tidelake.views.state import ViewState
-from tidelake.views.workroom import workroom
 
 PAIRS_MAX = 20_000_000
 """Rows of groups that a span computes again, each once for each of its times; else the span is cut."""
@@ -55,8 +54,8 @@ class _Refreshing:
         self.plan = plan_of(view.name, view.definition, engine)
         self.inputs = {one.name: opened(shared, view.name, one) for one in view.definition.sources}
         self.start = self.lower = self.upper = shared.version(view.collection).upper
-        self.rows, self.read = 0, dict.fromkeys(self.inputs, 0)
-        self._read, self._emitted, self._how = Counter[int](), Counter[int](), dict[int, str]()
+        none = dict.fromkeys(self.inputs, 0)
+        self._done = Refreshed(view.name, self.start, self.start, True, read=none, place=engine.place)
         self._clock = shared.lake.env.clock
         self._began_s = self._clock.monotonic_s()
         self._again = 0
@@ -107,21 +106,35 @@ class _Refreshing:
         """Let go of what a span has read."""
         self.engine.release()
 
-    def has_written(self, done: "_Done") -> None:
+    def with_span(self, span: "_Done") -> Refreshed:
+        """What is done once a span is committed as well."""
+        read, stages = dict(self._done.read), {one[0]: one[1:] for one in self._done.stages}
+        for number, stage in enumerate(self.plan.stages):
+            rows, emitted, how = stages.get(number, (0, 0, ""))
+            more = span.read.get(number, 0)
+            stages[number] = rows + more, emitted + span.emitted.get(number, 0), span.how.get(number, how)
+            if isinstance(stage, FromCollection):
+                read[stage.collection] += more
+        return replace(
+            self._done,
+            upper=span.upper,
+            already=False,
+            rows=self._done.rows + span.updates.num_rows,
+            read=read,
+            stages=tuple((n, *told) for n, told in sorted(stages.items()) if told[0] or told[1]),
+            took_s=self._clock.monotonic_s() - self._began_s,
+            waits_for=tuple(self.waits_for),
+            place=self.engine.place,
+        )
+
+    def has_written(self, span: "_Done", done: Refreshed) -> None:
         """Go on behind a span that is committed."""
         self._shared.changed(self.view.collection)
-        keep_holds(self.view, self.inputs.values(), done.upper)
+        keep_holds(self.view, self.inputs.values(), span.upper)
         for one in self.inputs.values():
             for index in one.indexes:
-                is_held(self.view, index, done.upper)
-        self.lower, self.rows = done.upper, self.rows + done.updates.num_rows
-        self._read.update(done.read)
-        self._emitted.update(done.emitted)
-        self._how |= done.how
-        for number, count in done.read.items():
-            stage = self.plan.stages[number]
-            if isinstance(stage, FromCollection):
-                self.read[stage.collection] += count
+                is_held(self.view, index, span.upper)
+        self.lower, self._done = span.upper, done
 
     def told(self, *, overtaken: bool = False) -> Refreshed:
         """What was done; if another refresh was faster, with what that did."""
@@ -129,22 +142,8 @@ class _Refreshing:
         if overtaken:
             upper = self.view.collection.upper
             self._shared.changed(self.view.collection)
-        worked = [n for n in range(len(self.plan.stages)) if self._read[n] or self._emitted[n]]
-        done = Refreshed(
-            self.view.name,
-            self.start,
-            upper,
-            self.lower == self.start,
-            self.rows,
-            self.read,
-            tuple((n, self._read[n], self._emitted[n], self._how.get(n, "")) for n in worked),
-            self._clock.monotonic_s() - self._began_s,
-            tuple(self.waits_for),
-            self.engine.place,
-        )
-        if not done.already:
-            workroom(self._shared.lake).note(self.view.id, done)
-        return done
+        took_s = self._clock.monotonic_s() - self._began_s
+        return replace(self._done, upper=upper, took_s=took_s, waits_for=tuple(self.waits_for))
 
     def _find(self) -> None:
         """Find where rows of the inputs are looked up, and what the view keeps for it."""
@@ -182,7 +181,9 @@ def refreshed(
     while behind:
         try:
             done = _together(shared, behind)
-            _commit(shared.lake, done)
+            told = {one.view.id: one.with_span(span) for one, span in done}
+            with noted("", as_message(told)):
+                _commit(shared.lake, done)
         except UpperMismatch:
             # Another refresh was faster.
             return [one.told(overtaken=True) for one in all_]
@@ -190,7 +191,7 @@ def refreshed(
             for one in behind:
                 one.release()
         for one, span in done:
-            one.has_written(span)
+            one.has_written(span, told[one.view.id])
         behind = [one for one in behind if one.lower < one.upper]
     return [one.told() for one in all_]
 

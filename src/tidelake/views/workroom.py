@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeVar, cast
+from typing import cast
 
 from tidelake.lake.api.collection import Collection
 from tidelake.lake.api.handle import shard_of
@@ -16,12 +16,10 @@ from tidelake.lake.api.naming import Naming
 from tidelake.process import PerProcess
 from tidelake.shard.engine.shard import Shard
 from tidelake.views.database import Database
-from tidelake.views.refreshed import Refreshed
 
 _DATABASES_MAX = 1
 _COLLECTIONS_MAX = 1_000
 _KEPT = "views"
-V = TypeVar("V")
 
 
 class Workroom:
@@ -57,18 +55,11 @@ class Workroom:
         if shard is None or shard.state().dropped:
             shard = shard_of(open_())
         with own.lock:
-            _put(own.shards, key, shard)
+            own.shards[key] = shard
+            own.shards.move_to_end(key)
+            while len(own.shards) > _COLLECTIONS_MAX:
+                own.shards.popitem(last=False)
         return Collection(name, shard)
-
-    def note(self, view: str, done: Refreshed) -> None:
-        """Keep what a refresh of a view did, by the view's id."""
-        own = self._own.get()
-        with own.lock:
-            _put(own.refreshes, view, done)
-
-    def last(self, view: str) -> Refreshed | None:
-        """What the last refresh of a view did in this process that did something, if it is known."""
-        return self._own.get().refreshes.get(view)
 
     def close(self) -> None:
         """Close what is open and not in use; what is in use closes afterwards."""
@@ -88,16 +79,7 @@ class _Own:
         self.lock = threading.Lock()
         self.databases: list[Database] = []
         self.shards: OrderedDict[str, Shard] = OrderedDict()
-        self.refreshes: OrderedDict[str, Refreshed] = OrderedDict()
         self.closed = False
-
-
-def _put(known: OrderedDict[str, V], key: str, value: V) -> None:
-    """Put a value in as the newest; the oldest ones go."""
-    known[key] = value
-    known.move_to_end(key)
-    while len(known) > _COLLECTIONS_MAX:
-        known.popitem(last=False)
 
 
 def same(lake: Naming, id_: str, name: str) -> Collection:
