@@ -44,7 +44,7 @@ class Explained(FieldsAsHtml):
         inputs: of the query: name, upper, and how many times of it the view has not seen yet.
         kept: what the view keeps beside itself, and its indexes: what it is, stored updates and bytes.
         notes: what the plan decided where SQL leaves a choice.
-        last: what the last refresh did, until its commit; None: the log of the view no longer tells.
+        last: what the last refresh did, until its commit; None: the log of the view does not tell.
     """
 
     view: str
