@@ -69,6 +69,30 @@ def test_a_late_correction_needs_nothing(lake):
     assert lake.refresh()[0].already
 
 
+@pytest.mark.promise(
+    "If the inputs of a view have more updates at one time than rows, all of it is computed again, and only "
+    "what differs is stored",
+    rule="`AGAIN_SHARE` in `views/spans.py`",
+)
+def test_all_is_computed_again_where_much_changes_at_one_time(lake):
+    a = lake["a"]
+    a.append(rows(*((n, n % 4, n, 0, 1) for n in range(40))), upper=1)
+    lake.view("v", "SELECT k, max(x // 100) AS most, sum(x // 100) AS s FROM a GROUP BY k")
+    for at, changed, step, again in ((1, 40, 1, True), (3, 20, 1, False), (5, 40, 2, False)):
+        # Each row changes; of the answer, what one of them is in.
+        given = []
+        for n, (id_, k, x) in enumerate(contents(a)[:changed]):
+            when, new = at + n % step, x + (100 if n == 7 else 1)
+            given += [(id_, k, x, when, -1), (id_, k, new, when, 1)]
+        a.append(rows(*given), upper=at + 2)
+        (done,) = lake.refresh("v")
+        assert again == any("computed again" in how for *_, how in done.stages)
+        assert done.rows == 2, "what stays is not stored again"
+        assert all(lake.verify("v", at=one).equal for one in range(at - 1, at + 2))
+        a.advance_since(at + 1)
+        a.maintain()
+
+
 @pytest.mark.promise("Only its refresh writes to a view, by whichever call", rule="`not_for`")
 def test_only_its_refresh_writes_to_it(lake):
     lake["a"].append(rows((1, 7, 10, 0, 1)), upper=1)

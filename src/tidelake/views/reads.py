@@ -3,7 +3,7 @@
 Must not know what is computed from them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -88,22 +88,33 @@ class Reads:
         """What the view keeps of a stage before the span; see `ViewState.read`."""
         return self.state.read(kept, keys, self.time, first)
 
+    def contents_at(self, number: int, time: int) -> Scan:
+        """The rows of an input at a time in the span."""
+        return self._read(number, [AsOf(self.definition.as_of(time))])
+
+    def stored(self, kept: KeptStage | None) -> Scan:
+        """All of what the view keeps of a stage before the span; None: of the view itself."""
+        if kept is not None:
+            return self.kept(kept, None)
+        return contents_of(self.view.collection, [one.name for one in self.plan.columns], None, self.time)
+
     def updates(self, number: int) -> Scan:
         """The updates of an input in the span."""
-        stage = collection_at(self.plan, number)
-        names, of = self.columns(stage), self.inputs[stage.collection].collection
         birth, upper = self.definition.birth, self.definition.seen(self.upper)
         start = self.definition.seen(self.lower) if self.base else Frontier.past(birth)
         asked: list[AsOf | Updates] = [] if self.base else [AsOf(birth)]
-        asked += [Updates(start, upper)] if start < upper else []
+        return self._read(number, [*asked, *([Updates(start, upper)] if start < upper else [])])
 
+    def _read(self, number: int, asked: Sequence[AsOf | Updates]) -> Scan:
+        stage = collection_at(self.plan, number)
+        names, of = self.columns(stage), self.inputs[stage.collection].collection
         pieces = [piece for one in asked for piece in self.shared.pieces(of, one)]
 
         def batches() -> Iterator[pa.RecordBatch]:
             for piece in pieces:
                 yield from map(self._moved, self.shared.batches(of, piece, names))
 
-        every, first = self.definition.every, 0 if self.base else birth
+        every, first = self.definition.every, 0 if self.base else self.definition.birth
         return StoredScan(_schema(of, names), batches, of, names, pieces, every=every, first=first)
 
     def _moved(self, updates: pa.RecordBatch) -> pa.RecordBatch:

@@ -30,13 +30,13 @@ from tidelake.state.core.owned import owner_of
 from tidelake.views.engine import Engine, Outgrown, Output
 from tidelake.views.indexes import is_held, reach_of, with_indexes
 from tidelake.views.inputs import View, keep_holds, opened, plan_of
-from tidelake.views.plan import FromCollection
+from tidelake.views.plan import FromCollection, Redo
 from tidelake.views.reach import KeptStage, Reach
 from tidelake.views.reads import Reads
 from tidelake.views.refreshed import Refreshed, as_message
 from tidelake.views.rules import Emission
 from tidelake.views.shared import Shared
-from tidelake.views.spans import SpanRun, SpanTooLarge, State
+from tidelake.views.spans import Again, SpanRun, SpanTooLarge, State
 from tidelake.views.state import ViewState
 
 PAIRS_MAX = 20_000_000
@@ -300,4 +300,15 @@ def _run(reach: Reach, reads: Reads, engine: Engine, state: State | None, *, can
         state=state,
         pairs_max=PAIRS_MAX if can_be_cut else None,
         rows_max=ROWS_MAX if can_be_cut and engine.holds_rows else None,
+        again=_again(reads) if state is not None and reads.base else None,
     )
+
+
+def _again(reads: Reads) -> Again | None:
+    """How all is computed again if much changes; None where no group is, so that updates cost less."""
+    stages = reads.plan.stages
+    if not any(isinstance(stage, Redo) for stage in stages):
+        return None
+    read = [reads.inputs[one.collection].collection for one in stages if isinstance(one, FromCollection)]
+    rows = sum(shard_of(one).known().spine.totals.rows for one in read)
+    return Again(rows, reads.contents_at, reads.stored)

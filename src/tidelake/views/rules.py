@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 from tidelake.views.leading import leading
 from tidelake.views.plan import (
+    Columns,
     Constant,
     Count,
     FromCollection,
@@ -112,6 +113,15 @@ class Rules:
         return (
             f"SELECT {_list(names, [self._t])}, sum({self._m}) AS {self._m} FROM {table} "
             f"GROUP BY ALL HAVING sum({self._m}) <> 0"
+        )
+
+    def less(self, columns: Columns, table: str, old: str, time: int) -> str:
+        """A query for how a table of contents differs, at a time, from one of old contents."""
+        names, m = _list(quoted(one.name) for one in columns), self._m
+        both = f"SELECT {names}, {m} FROM {table} UNION ALL SELECT {names}, -{m} FROM {old}"
+        return (
+            f"SELECT {names}, {time}::BIGINT AS {self._t}, sum({m}) AS {m} FROM ({both}) "
+            f"GROUP BY {names} HAVING sum({m}) <> 0"
         )
 
     def losing(self, stage: Redo, changes: str) -> str:

@@ -86,7 +86,7 @@ class Shared:
             case AsOf() if parts(asked.time)[0] < _first(lower):
                 yield asked
             case AsOf():
-                if not lower <= self.version(of).state.since:
+                if not lower <= shard_of(of).known().since:
                     yield AsOf(_first(lower) - 1)
                 yield pending.within(time, 0, parts(asked.time)[0])
             case Updates():

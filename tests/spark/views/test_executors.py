@@ -21,6 +21,7 @@ from tidelake.errors import RefreshFailed, UsageError, ViewsFailed
 from tidelake.spark.views import engine, executors
 from tidelake.spark.views.engine import SparkEngine
 from tidelake.spark.views.executors import FrameOutput, SparkExecutors
+from tidelake.views import spans
 from tidelake.views.plan import PlanColumn
 from tiers import rounds
 
@@ -155,7 +156,8 @@ def test_jobs_of_a_refresh_are_few(spark: Any, tmp_path: Path, monkeypatch: Any)
         ts.view(spark, lake, "v", "SELECT k, count(*) AS n, sum(id) AS s FROM a GROUP BY k")
         ts.view(spark, lake, "w", "SELECT a.k, max(b.id) AS most FROM a JOIN a b ON a.k = b.k GROUP BY a.k")
         # What the views keep is there now.
-        for time, place, rows in ((1, "driver", 100), (2, "executors", 0)):
+        for time, place, rows in ((1, "driver", 100), (2, "executors", 0), (3, "executors", 0)):
+            monkeypatch.setattr(spans, "AGAIN_SHARE", 1.0 if time < 3 else 0.0)
             a.append(pa.table({"id": [10 * time, 1], "k": [1, 5]}), time=time)
             monkeypatch.setattr(engine, "DRIVER_ROWS_MAX", rows)
             for name in "vw":
@@ -165,6 +167,7 @@ def test_jobs_of_a_refresh_are_few(spark: Any, tmp_path: Path, monkeypatch: Any)
                 stages, is_large = len(done.stages), place == "executors"
                 assert done.place == place and kept
                 assert 0 < jobs(spark) - began <= (2 * stages + len(kept) + 1 if is_large else stages), name
+        assert "computed again" in str(ts.explain(spark, lake, "w"))
         assert ts.verify(spark, lake, "w").equal
 
 
