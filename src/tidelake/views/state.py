@@ -250,11 +250,13 @@ def _first_of(of: Collection, names: Sequence[str], wanted: pa.Table, time: int,
     options = ReadOptions(columns=[_ORDER, *names])
     least, most = _CHUNK_ROWS
     chunk = max(least, min(most, 4 * first))
-    is_whole, asked = False, few(read(shard_of(of), AsOf(time), options), chunk)
+    is_whole, asked = False, read(shard_of(of), AsOf(time), options)
     given = keys_of(wanted, asked.spec)
+    starts = encode_key(given.slice(0, _STREAMS_MAX), asked.spec.schema).to_pylist()
+    asked = few(asked, chunk, starts)
     # Threads would decode ahead what is not taken.
     with sequential():
-        for start in encode_key(given.slice(0, _STREAMS_MAX), asked.spec.schema).to_pylist():
+        for start in starts:
             place += 1
             rows, is_whole = _begun(beginning(asked, start), first)
             found += rows

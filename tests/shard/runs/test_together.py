@@ -12,6 +12,9 @@ from tidelake.config import Config
 from tidelake.data.keys.keyset import KeySet
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Updates
+from tidelake.shard.engine.spec import ShardSpec
+from tidelake.shard.reading.lookup import beginning, few
+from tidelake.shard.reading.versionread import VersionRead
 from tidelake.shard.runs import gather, read
 from tidelake.shard.runs.scope import KeyRange, Source
 
@@ -88,3 +91,32 @@ def test_columns_that_came_and_went_are_read_together(tmp_path: Path) -> None:
         found.append((c.lookup(pa.table({"k": [3, 5]})).to_pylist(), c.snapshot().read_all().to_pylist()))
     assert found[0] == found[1]
     assert found[0][0]
+
+
+@pytest.mark.parametrize("inline_bytes", [0, 1 << 20])
+def test_small_runs_that_are_held_for_several_ranges_give_the_same(tmp_path: Path, inline_bytes: int) -> None:
+    config = replace(QUIET, inline_part_bytes=inline_bytes, inline_total_bytes=inline_bytes)
+    c = tidelake.open(tmp_path, config=config).create("c", SCHEMA, key=["k"], time="counter")
+    c.append(rows([*range(40)] * 9, 0, "first"))
+    for time in range(1, 6):
+        # Rows go that only the largest run has, or another small one; some are owed.
+        c.append(pa.concat_tables([rows([time, 7, 12], time, "more"), rows([7, time], time, "first", -2)]))
+    version = inside.shard(c).version()
+    starts = KeySet.of(pa.table({"k": pa.array([12, 7, 3, 99], pa.int64())}), version.spec.schema).keys
+    for time in (2, 5):
+        asked = VersionRead.of(inside.shard(c), version, AsOf(time))
+        held = few(asked, 64, [*starts.to_pylist()[1:], starts[0].as_py()])
+        assert len(asked.needed) == 1 + time and len(held.needed) == 2
+        for start in starts.to_pylist():
+            found, wanted = (list(beginning(one, start)) for one in (held, asked))
+            assert pa.Table.from_batches(found, asked.schema) == pa.Table.from_batches(wanted, asked.schema)
+            assert bool(wanted) == (start != starts[-1].as_py())
+        none = few(asked, 64, starts.to_pylist()[-1:])
+        assert not list(beginning(none, starts[-1].as_py())) and len(none.needed) == 1
+    # A longer run is not read whole.
+    tight = VersionRead.of(inside.shard(c), replace(version, spec=_folding(version.spec, 40)), AsOf(5))
+    assert len(few(tight, 64, starts.to_pylist()).needed) == 1 + 1 + 3
+
+
+def _folding(spec: ShardSpec, rows_: int) -> ShardSpec:
+    return replace(spec, config=replace(spec.config, fold_rows=rows_))

@@ -3,7 +3,7 @@
 Owns the reads; which parts, row groups and rows are left out is `tidelake.shard.runs.scope`.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
 from itertools import takewhile
 from typing import TypeAlias
@@ -50,10 +50,14 @@ def lookup(
     return pa.Table.from_batches(found, asked.schema)
 
 
-def few(asked: VersionRead, rows: int) -> VersionRead:
-    """A read of which hardly more than so many rows will be taken: no more are merged at once."""
+def few(asked: VersionRead, rows: int, starts: Iterable[bytes]) -> VersionRead:
+    """A read of which hardly more than so many rows will be taken from each of these keys on.
+
+    No more are merged at once, and small runs are read once.
+    """
+    found = asked.holding_small(starts)
     config = replace(asked.spec.config, merge_chunk_rows=rows, fold_rows=rows)
-    return replace(asked, spec=replace(asked.spec, config=config))
+    return replace(found, spec=replace(asked.spec, config=config))
 
 
 def beginning(asked: VersionRead, start: bytes) -> Generator[pa.RecordBatch]:

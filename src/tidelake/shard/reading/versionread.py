@@ -28,7 +28,7 @@ from tidelake.shard.engine.shard import Shard
 from tidelake.shard.engine.spec import ShardSpec
 from tidelake.shard.engine.version import Version
 from tidelake.shard.runs.difference import minus
-from tidelake.shard.runs.read import rows, rows_merged, shown, sources_of
+from tidelake.shard.runs.read import rows, rows_merged, shown, sources_of, with_small_held
 from tidelake.shard.runs.scope import KeyRange, Scope, Source, matching
 from tidelake.shard.runs.shares import share_keys
 from tidelake.state.core.state import ShardState
@@ -49,6 +49,8 @@ class VersionRead:
         version: of the shard, pinned or less than a third of `garbage_age_s` old. What pins it keeps what is
             read; if nothing does, nothing keeps it.
         spec: of the version, with the schema to read under.
+        held: the runs that are read, of which some may be in memory, and what to ask of them; None: those of
+            the version.
     """
 
     shard: Shard
@@ -57,6 +59,7 @@ class VersionRead:
     spec: ShardSpec
     selection: Selection
     as_timestamps: bool = False
+    held: tuple[list[Source], Query] | None = None
 
     @classmethod
     def of(cls, shard: Shard, version: Version, query: Query, options: ReadOptions = _ALL) -> "VersionRead":
@@ -91,6 +94,18 @@ class VersionRead:
     def between(self, keys: KeyRange) -> Generator[pa.RecordBatch]:
         """The rows of a range of keys, as `stream`. Errors as there."""
         return self._batches(self.needed, keys)
+
+    def holding_small(self, starts: Iterable[bytes]) -> "VersionRead":
+        """The same read for ranges that begin at these keys: small runs are read now, once for all ranges.
+
+        Errors as `stream`.
+        """
+        needed, asked = self._sources
+        try:
+            held = with_small_held(self.spec, self._blobs, needed, asked, sorted(starts))
+        except BlobNotFound as error:
+            raise self._explained(error) from error
+        return replace(self, held=(held, asked))
 
     def as_one(self, batches: Generator[pa.RecordBatch]) -> Generator[pa.RecordBatch]:
         """The batches of several reads of it, each of which may be too short to keep what is read."""
@@ -174,6 +189,8 @@ class VersionRead:
     @cached_property
     def _sources(self) -> tuple[list[Source], Query]:
         """The runs, without the parts that cannot hold rows of the answer, and what to ask of them."""
+        if self.held is not None:
+            return self.held
         found, asked = sources_of(self.version.state, self.query)
         where = self.selection.where
         return (found if where is None else matching(found, Scope(self.spec, where=where))), asked

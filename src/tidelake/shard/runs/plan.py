@@ -16,13 +16,9 @@ from functools import partial
 import pyarrow as pa
 
 from tidelake.data.kernel.types import update_schema
-from tidelake.data.part.inline import encode_inline
-from tidelake.data.part.stats import StatsSettings
 from tidelake.env import Env
 from tidelake.errors import BlobNotFound, CorruptionError
-from tidelake.model import names
 from tidelake.model.batch import Run
-from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
 from tidelake.model.selection import Selection
 from tidelake.shard.engine.allocator import lean_memory
@@ -30,7 +26,7 @@ from tidelake.shard.engine.lease import explained_by
 from tidelake.shard.engine.overlap import mapped, prefetch
 from tidelake.shard.engine.spec import ShardSpec, decoded, env_here, stores_of
 from tidelake.shard.runs.far import readers
-from tidelake.shard.runs.read import rows, shown
+from tidelake.shard.runs.read import held_source, rows, shown
 from tidelake.shard.runs.scope import KeyRange, Scope, Source
 from tidelake.shard.runs.shares import group_keys, group_sizes, quantiles
 from tidelake.shard.runs.stored import AsStored, divided
@@ -45,8 +41,6 @@ _ALL = Selection()
 _SELECTED = "selected"
 # The rows that a task may hold itself: it goes to a worker as a message.
 _HELD_BYTES = 8 * 1024 * 1024
-# Rows in a task are never stored under their name.
-_NO_ID = "0" * 32
 
 
 @dataclass(frozen=True)
@@ -183,20 +177,11 @@ def plan_held(
     """
     if not batches:
         return ReadPlan(shown(spec, selection), (), 0, 0, query)
-    part = encode_inline(
-        pa.concat_batches(batches),
-        spec.schema,
-        spec.domain,
-        spec.schema_id,
-        limit_bytes=_HELD_BYTES,
-        stats=StatsSettings.of(spec.config),
-        name=names.part(spec.shard_id, spec.seqno, _NO_ID),
-    )
-    if part is None:
+    source = held_source(spec, [batches], _HELD_BYTES)
+    if source is None:
         return None
-    source = Source(Run((part,)), Frontier.of(spec.domain.minimum), Frontier())
     task = _encoded(Task.of(spec, [source], KeyRange(), query), selection)
-    return ReadPlan(shown(spec, selection), (task,), part.rows, part.size_bytes, query)
+    return ReadPlan(shown(spec, selection), (task,), source.run.rows, source.run.size_bytes, query)
 
 
 def _as_stored(

@@ -5,15 +5,17 @@ the k-way merge to `tidelake.data.kernel.merge`. Memory is bounded by `fold_rows
 row group for each further run, not by the size of the collection.
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import accumulate, chain, pairwise, takewhile
 
 import pyarrow as pa
 
 from tidelake.data.kernel.consolidate import consolidate
+from tidelake.data.kernel.encode import encode_key
 from tidelake.data.kernel.merge import chunks, sums
 from tidelake.data.kernel.order import integers
 from tidelake.data.kernel.patch import put, shares
@@ -21,9 +23,13 @@ from tidelake.data.kernel.select import Constants, Selector, Timing, one_time, s
 from tidelake.data.kernel.sums import sort_batch
 from tidelake.data.kernel.types import arrow_type, update_schema
 from tidelake.data.keys.keyset import KeySet
+from tidelake.data.part.inline import encode_inline
+from tidelake.data.part.stats import StatsSettings
 from tidelake.errors import InvalidUpdates
+from tidelake.model import names
 from tidelake.model import time as times
 from tidelake.model.batch import HollowBatch, Part, Run
+from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
 from tidelake.model.schema import DIFF
 from tidelake.model.selection import Selection
@@ -50,6 +56,9 @@ _PATCHED_SHARE, _SWAPPED_SHARE, _SWAPPED_FOLDS = 8, 2, 4
 _PATCH_MEMORY_SHARE = 8
 # Runs of at most this fraction of `fold_rows` are short.
 _SHORT_SHARE = 16
+# Of the smallest runs at most this fraction of `fold_rows` is held for several reads.
+_HELD_SHARE = 4
+_NO_ID = "0" * 32  # of a part that is in memory only
 _FOLD_BYTES_MAX = 128 * 1024 * 1024
 _ALL = Selection()
 
@@ -124,6 +133,48 @@ def rows(
             return _direct(spec, blobs, source, query, scope, selection=selection)
     merged = _merged(spec, blobs, runs, query, scope)
     return merged if selection.columns is None else _cut(merged, _names(spec, selection))
+
+
+def with_small_held(
+    spec: ShardSpec, blobs: BlobStore, runs: list[Source], query: Query, starts: Sequence[bytes]
+) -> list[Source]:
+    """The runs for several reads, each of the keys from one of `starts` on, ascending, up to the next one.
+
+    Of small ones the rows are read now, consolidated, and held in the place of the runs.
+    """
+    by_rows = sorted(runs, key=lambda source: source.run.rows)
+    # The largest is not read whole.
+    count = min(_fitting(by_rows, spec.config.fold_rows // _HELD_SHARE), len(runs) - 1)
+    folded = _folded(spec, blobs, by_rows[:count], query, Scope(spec)) if count > 1 and spec.newest else None
+    if folded is None:
+        return runs
+    rows_ = pa.Table.from_batches(folded, update_schema(spec.schema, spec.domain)).combine_chunks()
+    keys = encode_key(rows_, spec.schema).to_pylist()
+    edges = [*(bisect_left(keys, start) for start in starts), len(keys)]
+    pieces = [
+        rows_.slice(first, last - first).to_batches() for first, last in pairwise(edges) if first < last
+    ]
+    held = held_source(spec, pieces, _FOLD_BYTES_MAX)
+    return runs if held is None else [*by_rows[count:], *([held] if pieces else [])]
+
+
+def held_source(spec: ShardSpec, pieces: Iterable[list[pa.RecordBatch]], bytes_max: int) -> Source | None:
+    """A run of rows in memory, in parts that are sorted, one behind the other; None if one has more bytes."""
+    parts = [
+        encode_inline(
+            pa.concat_batches(piece),
+            spec.schema,
+            spec.domain,
+            spec.schema_id,
+            limit_bytes=bytes_max,
+            stats=StatsSettings.of(spec.config),
+            name=names.part(spec.shard_id, spec.seqno, _NO_ID),
+        )
+        for piece in pieces
+    ]
+    run = Run(tuple(part for part in parts if part is not None))
+    everywhere = Frontier.of(spec.domain.minimum), Frontier()
+    return Source(run, *everywhere) if len(run.parts) == len(parts) else None
 
 
 def shown(spec: ShardSpec, selection: Selection) -> pa.Schema:
@@ -319,10 +370,7 @@ def _divided(runs: list[Source], rows_max: int) -> tuple[list[Source], list[Sour
     merging them.
     """
     by_rows = sorted(runs, key=lambda source: source.run.rows)
-    total = count = 0
-    while count < len(by_rows) and total + by_rows[count].run.rows <= rows_max:
-        total += by_rows[count].run.rows
-        count += 1
+    count = _fitting(by_rows, rows_max)
     if count == len(by_rows) and by_rows and by_rows[-1].run.rows * _SHORT_SHARE > rows_max:
         # The largest run is sorted already: merging the others into it is cheaper than sorting all again.
         count -= 1
@@ -330,6 +378,12 @@ def _divided(runs: list[Source], rows_max: int) -> tuple[list[Source], list[Sour
         count = sum(source.run.rows * _SHORT_SHARE <= rows_max for source in by_rows[:count])
     count = count if count > 1 else 0
     return by_rows[:count], by_rows[count:]
+
+
+def _fitting(by_rows: list[Source], rows_max: int) -> int:
+    """How many runs, from the first one on, have together at most so many rows."""
+    totals = accumulate(source.run.rows for source in by_rows)
+    return sum(1 for _ in takewhile(lambda total: total <= rows_max, totals))
 
 
 def _folded(
