@@ -122,6 +122,48 @@ def test_a_swap_is_put_in_its_place_and_sorts_no_row_of_the_base(monkeypatch):
     assert [batch.num_rows for batch in summed] == [4]
 
 
+def texts(numbers, values, diffs):
+    """Rows with a text as their key."""
+    keys = [f"a long beginning {number:04}" for number in numbers]
+    schema = schema_from_arrow(pa.schema([("k", pa.string()), ("v", pa.string())]), ["k"])
+    table = normalize(pa.table({"k": keys, "v": values, "_diff": diffs}), schema, INT, time=0)
+    return consolidate(table, schema, INT).to_batches()
+
+
+def test_texts_are_swapped_by_their_codes(monkeypatch):
+    count = 300
+    base = texts(range(count), ["x"] * count, [1] * count)
+    # The first swaps leave all as it is.
+    some = [*range(0, count, 2)]
+    values = ["x"] * 100 + [f"y{n}" for n in some[100:]]
+    changes = [*texts(some, ["x"] * len(some), [-1] * len(some)), *texts(some, values, [1] * len(some))]
+    summed = []
+    monkeypatch.setattr(
+        "tidelake.data.kernel.patch.sum_batch", lambda batch: summed.append(batch) or sum_batch(batch)
+    )
+    (found,) = patched(base, changes)
+    expected = texts(range(count), [values[n // 2] if n in some else "x" for n in range(count)], [1] * count)
+    assert rows_of(found) == rows_of(*expected)
+    assert [batch.num_rows for batch in summed] == [0]
+    assert found.column(0).buffers()[2].address == base[0].column(0).buffers()[2].address
+
+
+def test_texts_of_one_code_are_told_apart():
+    keys = [f"begins alike {letter} {n % 7} and goes on {n}" for n, letter in enumerate("abcabcabcabcabcabc")]
+    schema = schema_from_arrow(pa.schema([("k", pa.string())]), ["k"])
+
+    def some(keys, diffs):
+        table = normalize(pa.table({"k": keys, "_diff": diffs}), schema, INT, time=0)
+        return consolidate(table, schema, INT)
+
+    base = some([keys[0], *keys[1:12]], [1] * 12)
+    changes = some([keys[0], keys[0] + "!", keys[13], keys[5], None, keys[5][:-3]], [-1, 1, 1, -1, 1, 2])
+    expected = consolidated([*rows_of(base), *rows_of(changes)])
+    for batch_rows in (1, 5, 20):
+        found = patched(base.to_batches(max_chunksize=batch_rows), changes.to_batches())
+        assert [row for batch in found for row in rows_of(batch)] == expected
+
+
 def test_a_batch_without_changes_is_handed_on_as_it_is():
     base = consolidate(rows(list(range(90)), [0] * 90, ["x"] * 90, [1] * 90), SCHEMA, INT)
     batches = base.to_batches(max_chunksize=30)

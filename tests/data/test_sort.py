@@ -112,6 +112,17 @@ def test_large_columns_of_many_types_sort_as_arrow_sorts_them(distinct):
     assert starts.tolist() == group_starts(expected, 5).tolist()
 
 
+@pytest.mark.parametrize(
+    "texts", [["ab\0", "ab"], ["", "a"], ["long enough a", None, "long enough b", "long enough"]]
+)
+def test_texts_are_coded_by_what_comes_after_their_common_beginning(texts):
+    for values in (texts, texts[::-1]):
+        found = codes.code(pa.array(values))
+        order = sorted(values, key=lambda value: (value is None, value or ""))
+        assert found.exact and [values[i] for i in np.argsort(found.values)] == order
+        assert len(set(found.values.tolist())) == len(values)
+
+
 @pytest.mark.parametrize("tail", ["1234567", "12345678"])
 def test_strings_that_differ_only_after_the_prefix_are_ordered_and_kept_apart(tail):
     texts = ["x" + tail + "b", "y", "x" + tail, None, "x" + tail + "a", "x" + tail + "b"]

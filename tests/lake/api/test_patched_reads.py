@@ -155,6 +155,24 @@ def test_a_base_in_the_state_is_patched(patches):
     assert any(patches)
 
 
+@pytest.mark.parametrize(
+    ("key", "is_patched"), [(["id"], True), (["s"], True), (["s", "id"], False), (["id", "s"], True)]
+)
+def test_a_third_as_many_changes_are_put_in_where_the_first_column_tells_rows_apart(
+    key, is_patched, patches, monkeypatch
+):
+    monkeypatch.setattr(read, "_PATCHED_SHARE", 8)
+    c = tidelake.open(f"memory://{uuid.uuid4().hex}", config=CONFIG).create("c", SCHEMA, key=key)
+    rows = pa.table({"id": range(60), "s": [f"text {n}" for n in range(60)], "x": [0.0] * 60})
+    c.append(rows)
+    some = rows.take(list(range(0, 60, 6)))
+    c.upsert(some.set_column(2, "x", [[1.5] * 10]))
+    found = c.to_arrow().sort_by("id")
+    assert found["id"].to_pylist() == list(range(60))
+    assert found["x"].to_pylist() == [0.0 if n % 6 else 1.5 for n in range(60)]
+    assert patches == [True] * is_patched
+
+
 def test_changes_in_the_state_are_put_into_a_stored_base(patches):
     config = replace(CONFIG, inline_part_bytes=1024)
     c = tidelake.open(f"memory://{uuid.uuid4().hex}", config=config).create("c", {"id": "int64"}, key=["id"])

@@ -18,6 +18,7 @@ from tidelake.data.kernel.arrays import SIGNED, TEXTS, null_mask, raw
 
 Words = npt.NDArray[np.uint64]
 Ints = npt.NDArray[np.int64]
+Offsets = npt.NDArray[np.int32]
 _PREFIX_BYTES = 7
 # By length: which bytes of a big-endian word belong to a string of that length.
 _MASKS = np.array([(1 << 64) - (1 << (64 - 8 * n)) for n in range(_PREFIX_BYTES + 1)], np.uint64)
@@ -106,27 +107,40 @@ def _ranged(column: pa.Array, numbers: Ints | Words) -> Code | None:
 
 def _prefixes(column: pa.Array) -> Code:
     """The bytes after the prefix that all values share, and how many there are."""
-    ends = pc.min_max(column.cast(pa.binary()))
-    least, greatest = ends["min"].as_py(), ends["max"].as_py()
-    shared = next((i for i, (x, y) in enumerate(zip(least, greatest, strict=False)) if x != y), len(least))
     offsets = np.frombuffer(column.buffers()[1], np.int32, column.offset + len(column) + 1)[column.offset :]
     start, end = int(offsets[0]), int(offsets[-1])
     data = np.zeros(end - start + 8, np.uint8)
     if end > start:
         data[:-8] = np.frombuffer(column.buffers()[2], np.uint8, end)[start:]
-    lengths = np.diff(offsets) - shared
-    at = np.minimum(offsets[:-1] - start + shared, end - start)
+    begins, lengths = offsets[:-1] - start, np.diff(offsets)
+    valid = ~null_mask(column) if column.null_count else None
+    shared = _shared(data, begins, lengths) if valid is None else _shared(data, begins[valid], lengths[valid])
+    lengths -= shared
+    at = np.minimum(begins + shared, end - start)
     words = np.ndarray(len(data) - 7, ">u8", data, strides=(1,))[at].astype(np.uint64)
     known = np.clip(lengths, 0, _PREFIX_BYTES + 1)
     values: Words = (words & _MASKS[np.minimum(known, _PREFIX_BYTES)]) | known.astype(np.uint64)
-    if column.null_count:
-        valid = ~null_mask(column)
+    if valid is not None:
         least_word = values[valid].min()
         values = np.where(valid, values, np.uint64(2**64 - 1))
     else:
         least_word = values.min()
     values -= least_word
     return Code(values, int(values.max()).bit_length(), bool(lengths.max() <= _PREFIX_BYTES))
+
+
+def _shared(data: npt.NDArray[np.uint8], begins: Offsets, lengths: Offsets) -> int:
+    """How many bytes all texts at some places begin with alike; a word has room after the last one."""
+    words = np.ndarray(len(data) - 7, "<u8", data, strides=(1,))
+    shared, least = 0, int(lengths.min())
+    while shared < least:
+        found = words[begins + shared]
+        differing = int(np.bitwise_or.reduce(found ^ found[0]))
+        if differing:
+            shared += ((differing & -differing).bit_length() - 1) // 8
+            break
+        shared += 8
+    return min(shared, least)
 
 
 def _repeats(column: pa.Array) -> bool:

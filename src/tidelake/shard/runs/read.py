@@ -14,6 +14,7 @@ from itertools import accumulate, chain, pairwise, takewhile
 
 import pyarrow as pa
 
+from tidelake.data.kernel.arrays import TEXTS
 from tidelake.data.kernel.consolidate import consolidate
 from tidelake.data.kernel.encode import encode_key
 from tidelake.data.kernel.merge import chunks, sums
@@ -31,7 +32,7 @@ from tidelake.model import time as times
 from tidelake.model.batch import HollowBatch, Part, Run
 from tidelake.model.frontier import Frontier
 from tidelake.model.query import AsOf, Changes, Fold, Query, Updates
-from tidelake.model.schema import DIFF
+from tidelake.model.schema import DIFF, Schema
 from tidelake.model.selection import Selection
 from tidelake.shard.engine.overlap import mapped, prefetch, prefetch_all
 from tidelake.shard.engine.spec import ShardSpec
@@ -49,11 +50,11 @@ __all__ = ["KeyRange", "Source", "rows", "rows_merged", "shown", "sources", "sou
 _DECODERS_MAX = 8
 # Chunks grow with the number of runs, up to this many runs.
 _RUNS_MAX = 64
-# A run is patched with the rows of others if these are at most this fraction; by a first column of integers,
-# if they are at most that fraction, and so many times `fold_rows`.
+# A run is patched with the rows of others if these are at most this fraction; if the first column tells rows
+# apart, at most that fraction, and so many times `fold_rows`.
 _PATCHED_SHARE, _SWAPPED_SHARE, _SWAPPED_FOLDS = 8, 2, 4
 # The rows with which a run is patched take at most this fraction of a merge's memory.
-_PATCH_MEMORY_SHARE = 8
+_PATCH_MEMORY_SHARE = 4
 # Runs of at most this fraction of `fold_rows` are short.
 _SHORT_SHARE = 16
 # Of the smallest runs at most this fraction of `fold_rows` is held for several reads.
@@ -280,12 +281,18 @@ def _patchable(spec: ShardSpec, runs: list[Source], query: Query) -> Source | No
         return None
     base, changes = _largest(runs)
     few = _are_few(spec, base, changes) or (
-        integers(pa.nulls(0, arrow_type(spec.schema.columns[0].type))) is not None
+        _tells_rows_apart(spec.schema)
         and changes <= min(_SWAPPED_FOLDS * spec.config.fold_rows, base.run.rows // _SWAPPED_SHARE)
     )
     large = base.run.rows * _SHORT_SHARE > spec.config.fold_rows
     fits = few and large and _keeps_all(base, query) and _is_consolidated(spec, base, query)
     return base if fits else None
+
+
+def _tells_rows_apart(schema: Schema) -> bool:
+    """Whether the first column has numbers, or texts that are the whole key, by which rows are put in."""
+    kind = arrow_type(schema.columns[0].type)
+    return integers(pa.nulls(0, kind)) is not None or (kind.id in TEXTS and len(schema.key) == 1)
 
 
 def _are_few(spec: ShardSpec, base: Source, changes: int) -> bool:
