@@ -8,6 +8,7 @@ from span_histories import (
     DATABASE,
     TABLES,
     TIMES,
+    State,
     answer,
     at,
     contents_of,
@@ -243,6 +244,15 @@ def test_a_group_that_owes_a_row_remembers_its_sum():
     tables = {"a": [(1, 5, None, 0, 1), (1, 2, None, 1, -1), (1, 2, None, 2, 2)]}
     found = refreshes(plan, tables, [1, 2, 3], 0)
     assert [at(found, time) for time in range(3)] == [{(1, 1, 5): 1}, {}, {(1, 2, 7): 1}]
+
+
+def test_rows_that_cancel_each_other_change_no_sum():
+    plan = compiled("SELECT b.y, count(*) AS n FROM a JOIN b ON a.x = b.k GROUP BY b.y", schema_of)
+    moved = [(1, 1, 0.5, 0, 1), (1, 1, 0.5, 1, -1), (1, 2, 0.5, 1, 1)]
+    tables, state = {"a": moved, "b": [(1, None, 0, 1), (2, None, 0, 1)]}, State(plan)
+    assert refreshes(plan, tables, [1, 2], 0, state=state) == {(None, 1, 0): 1}
+    (sums,) = (table for kept, table in state.tables.items() if kept.sums)
+    assert sums["_time"].to_pylist() == [0]
 
 
 def test_a_row_that_is_there_too_often_is_not_expanded():

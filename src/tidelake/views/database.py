@@ -125,6 +125,12 @@ class Database:
         """See `Engine`."""
         return self.answer(distinct(need, table))
 
+    def times(self, table: str, column: str) -> list[int]:
+        """See `Engine`."""
+        name = quoted(column)
+        found = self.answer(f"SELECT DISTINCT {name} FROM {table} ORDER BY {name}")
+        return list(found.column(0).to_pylist())
+
     def answer(self, query: str) -> pa.Table:
         """See `Engine`."""
         return self.connection.sql(query).to_arrow_table()

@@ -272,6 +272,10 @@ class Engine(Protocol):
         """The distinct values that are looked for, as `tidelake.views.reach.distinct` says."""
         ...
 
+    def times(self, table: str, column: str) -> list[int]:
+        """The values of a column of a table that was made, ascending. No job if it `holds_rows`."""
+        ...
+
     def answer(self, query: str) -> pa.Table:
         """The rows of a query."""
         ...

@@ -8,8 +8,8 @@ contents just before the span, at the time `BEFORE`, which is before all times o
 `ds3`, the updates of its sums by key, and `b3`, at least those sums just before the span that change. Of an
 input, a stage reads at least the rows just before the span that meet a change (`before`), alone or with the
 updates of the span (`whole`). Updates are netted: no row is there twice, or with multiplicity 0; so are the
-contents that a redo reads, of others only the sums matter. Keys of groups are equal if they are NOT DISTINCT;
-joins compare as they say.
+contents that a redo reads. Of other contents, and of updates that only counts read, only the sums matter.
+Keys of groups are equal if they are NOT DISTINCT; joins compare as they say.
 
 The contents of a stage just before the span follow by the same rules: they are what the stage emits, at
 `BEFORE`, if the contents of its inputs come at that time (`contents`). So there is one text for each rule.
@@ -83,6 +83,11 @@ class Rules:
         names = [_free(name, taken) for name in ("_t", "_m", "_p", "_n", "_l", "_r0", "_r1")]
         self.time, self.count = names[:2]
         self._t, self._m, self._p, self._q, self._lost, *self._ranks = map(quoted, names)
+        most = max((len(stage.sums) for stage in plan.stages if isinstance(stage, Count)), default=0)
+        read = {one for stage in plan.stages if not isinstance(stage, Count) for one in inputs(stage)}
+        # Of a stage that only counts read, rows that cancel each other change no sum.
+        self._summed = {*range(len(plan.stages) - 1)} - read
+        self._steps = [quoted(_free(f"_s{number}", taken)) for number in range(most)]
 
     def updates(self, number: int, span: Emission) -> str:
         """The query for `d{number}`, over the tables of the inputs of the stage.
@@ -90,7 +95,7 @@ class Rules:
         The query reads the tables `d` of all inputs, that of a count its own `ds`. With `span.base` it
         also reads what a stage reads of its inputs just before the span.
         """
-        return self._shown(number, span, net=True)
+        return self._shown(number, span, net=number not in self._summed)
 
     def contents(self, number: int, tables: str = "a") -> str:
         """The query for `a{number}`, over tables `a` of its inputs; that of a count over its `as`.
@@ -101,11 +106,11 @@ class Rules:
 
     def sums(self, number: int, span: Emission) -> str:
         """The query for `ds{number}` of a count, over `d` of its input; with `span.base` also its `b`."""
-        return self._summed(number, span)
+        return self._sums(number, span)
 
     def sums_before(self, number: int) -> str:
         """The query for `as{number}` of a count, over `a` of its input."""
-        return self._summed(number, _CONTENTS)
+        return self._sums(number, _CONTENTS)
 
     def netted(self, number: int, table: str) -> str:
         """A query for the contents of a stage in a table, each row once."""
@@ -175,10 +180,6 @@ class Rules:
         """A query for the rows just before the span of the groups that change."""
         same = _same("x", "y", [quoted(name) for name in stage.keys])
         return f"SELECT x.* FROM {taken(number)} AS x SEMI JOIN d{stage.input} AS y ON {same}"
-
-    def times(self, number: int) -> str:
-        """A query for the times at which a stage changes."""
-        return f"SELECT DISTINCT {self._t} FROM d{number} ORDER BY {self._t}"
 
     def pairs(self, number: int, span: Emission) -> str:
         """A query for the number of rows that a redo looks at: of each group, once for each of its times."""
@@ -253,7 +254,7 @@ class Rules:
             terms.append(f"SELECT {select}, {time}, {product} FROM {source}{where}")
         return " UNION ALL ".join(terms)
 
-    def _summed(self, number: int, span: Emission) -> str:
+    def _sums(self, number: int, span: Emission) -> str:
         """By key the running sums after each time at which they change, less those just before it."""
         stage = count_at(self.plan, number)
         t, m = self._t, self._m
@@ -268,7 +269,7 @@ class Rules:
             born = _list([f"{span.birth}::BIGINT AS {t}"], [f"0::HUGEINT AS {one}" for one in sums])
             again = _list([t], [f"sum({one}) AS {one}" for one in sums])
             changed = f"SELECT {again} FROM ({changed} UNION ALL SELECT {born}) GROUP BY {t}"
-        source, base = "changed AS c", ""
+        source, base = f"({changed}) AS c", ""
         if span.base:
             source += f" LEFT JOIN b{number} AS b ON {_same('c', 'b', keys)}"
             base = " + coalesce(b.{0}, 0)"
@@ -276,23 +277,24 @@ class Rules:
         window = f"(PARTITION BY {by} ORDER BY c.{t} ROWS UNBOUNDED PRECEDING)"
         summed = [f"c.{one}" if span.time is not None else f"sum(c.{one}) OVER {window}" for one in sums]
         total = [f"{text}{base.format(one)} AS {one}" for text, one in zip(summed, sums, strict=True)]
-        running = f"SELECT {_list([f'c.{k}' for k in keys], [f'c.{t}'], total)} FROM {source}"
-        of_group = [f"r.{one}" for one in keys]
-        at = [f"r.{t}"]
-        both = (
-            f"SELECT {_list(of_group, [f'r.{one}' for one in sums], at)}, 1 AS {m} FROM running AS r "
-            f"UNION ALL SELECT {_list(of_group, [f'r.{one} - c.{one} AS {one}' for one in sums], at)}, "
-            f"-1 AS {m} FROM running AS r JOIN changed AS c ON {_same('r', 'c', [*keys, t])}"
-        )
+        steps = self._steps[: len(sums)]
+        step = [f"c.{one} AS {step}" for one, step in zip(sums, steps, strict=True)]
+        running = f"SELECT {_list([f'c.{k}' for k in keys], [f'c.{t}'], total, step)} FROM {source}"
+        # A group at a time whose sums stay is the same before and after.
+        moves = [f"r.{one} IS DISTINCT FROM 0" for one in steps]
         # Without keys there is a group from the birth of the view on, whatever its sums are.
         there = " OR ".join(f"{one} <> 0" for one in sums)
         if not keys:
             there = "true" if span.birth is None else f"{m} > 0 OR {t} <> {span.birth}"
-        return (
-            f"WITH changed AS MATERIALIZED ({changed}), running AS MATERIALIZED ({running}) "
-            f"SELECT * EXCLUDE ({m}), sum({m})::HUGEINT AS {m} FROM ({both}) WHERE {there} "
-            f"GROUP BY ALL HAVING sum({m}) <> 0"
-        )
+            moves += [] if span.birth is None else [f"r.{t} = {span.birth}"]
+        both = f"SELECT r.*, unnest([1, -1]) AS {m} FROM ({running}) AS r WHERE {' OR '.join(moves)}"
+        was = [
+            f"CASE WHEN g.{m} > 0 THEN g.{one} ELSE g.{one} - g.{step} END AS {one}"
+            for one, step in zip(sums, steps, strict=True)
+        ]
+        of_group = [f"g.{one}" for one in keys]
+        shown = f"SELECT {_list(of_group, was, [f'g.{t}', f'g.{m}::HUGEINT AS {m}'])} FROM ({both}) AS g"
+        return f"SELECT * FROM ({shown}) AS s WHERE {there}"
 
     def _counted(self, table: str, stage: Count) -> str:
         """The rows that the sums of each group stand for."""

@@ -242,11 +242,11 @@ class SpanRun:
 
     def _only_time(self, engine: Engine, stage: Stage) -> int | None:
         """The only time at which groups change; None: there are several, or it takes a job to find it."""
-        if not isinstance(stage, Count | Redo) or not self._reach.has_sort_keys:
+        if not isinstance(stage, Count | Redo) or not engine.holds_rows:
             return None
         # Without keys the only group changes at the birth as well.
         births = () if stage.keys or self._emission.birth is None else (self._emission.birth,)
-        times = {*self._times(engine, stage.input), *births}
+        times = {*engine.times(f"d{stage.input}", self._rules.time), *births}
         return times.pop() if len(times) == 1 else None
 
     def _empty(self, engine: Engine, number: int) -> int:
@@ -283,14 +283,9 @@ class SpanRun:
         if pairs > self._pairs_max:
             self._cut(engine, stage.input)
 
-    def _times(self, engine: Engine, number: int) -> list[int]:
-        """The times at which a stage changes."""
-        times: list[int] = engine.answer(self._rules.times(number)).column(0).to_pylist()
-        return times
-
     def _cut(self, engine: Engine, number: int) -> None:
         """Ask for a shorter span, unless the stage changes at one time only."""
-        if len(times := self._times(engine, number)) > 1:
+        if len(times := engine.times(f"d{number}", self._rules.time)) > 1:
             raise SpanTooLarge(times[len(times) // 2])
 
     def _look(self, engine: Engine, number: int, changed: frozenset[int]) -> None:

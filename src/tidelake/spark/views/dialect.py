@@ -57,12 +57,14 @@ class SparkTexts(Spark):
 
 
 _TOKEN = re.compile(
-    r"""'(?:[^'\\]|\\.)*'|`(?:[^`]|``)*`|"((?:[^"]|"")*)"|(//|unnest\(range\(|error\(|\b[A-Z]+\b)""",
+    r"""'(?:[^'\\]|\\.)*'|`(?:[^`]|``)*`|"((?:[^"]|"")*)"|"""
+    r"""(//|unnest\((?:range\(|\[1, -1\]\))|error\(|\b[A-Z]+\b)""",
     re.DOTALL,
 )
 _WORDS = {
     "//": "DIV",
     "unnest(range(": "explode(sequence(1L, ",
+    "unnest([1, -1])": "explode(array(1, -1))",
     "error(": "raise_error(",
     "HUGEINT": "DECIMAL(38,0)",
     "VARCHAR": "STRING",

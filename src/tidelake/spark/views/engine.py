@@ -123,6 +123,7 @@ class SparkEngine:
         self._named: list[str] = []
         self._plans: list[tuple[str, dict[str, Mapping[str, str] | None], ViewPlan]] = []
         self._types: dict[str, pa.DataType] = {}
+        self._empty: dict[Columns, DataFrame] = {}
 
     def compiled(self, sql: str, schema_of: Schemas) -> ViewPlan:
         """See `Engine`."""
@@ -148,17 +149,19 @@ class SparkEngine:
 
     def empty(self, table: str, columns: Columns) -> None:
         """See `Engine`."""
-        told = ", ".join(f"CAST(NULL AS {one.type}) AS {quoted(one.name)}" for one in columns)
-        self.call(table, f"SELECT {told} WHERE false")
+        if columns not in self._empty:
+            told = ", ".join(f"CAST(NULL AS {one.type}) AS {quoted(one.name)}" for one in columns)
+            self._empty[columns] = self._session.sql(rendered(f"SELECT {told} WHERE false"))
+        self._empty[columns].createOrReplaceTempView(table)
+        self._named.append(table)
         self._rows[table] = self.schema_of(columns).empty_table()
 
     def fill(self, table: str, columns: Columns, query: str, most: int | None = None) -> int:
         """See `Engine`. One job."""
         del most
-        frame = self._session.sql(rendered(typed(columns, query)))
-        if self._larger is not None:
-            frame = frame.limit(DRIVER_ROWS_MAX - self._held + 1)
-        return self._keep(table, columns, to_arrow(frame).cast(arrow_schema(frame.schema)))
+        limit = "" if self._larger is None else f" LIMIT {DRIVER_ROWS_MAX - self._held + 1}"
+        rows = to_arrow(self._session.sql(rendered(typed(columns, query) + limit)))
+        return self._keep(table, columns, rows.cast(self.schema_of(columns)))
 
     def call(self, table: str, query: str) -> None:
         """See `Engine`."""
@@ -195,6 +198,11 @@ class SparkEngine:
             if not null:
                 found = found.filter(pc.is_valid(found[name]))
         return cast("KeyRows", found.group_by(list(need.by), use_threads=False).aggregate([]))
+
+    def times(self, table: str, column: str) -> list[int]:
+        """See `Engine`. No job."""
+        found: list[int] = pc.unique(self._rows[table][column]).sort().to_pylist()
+        return found
 
     def answer(self, query: str) -> pa.Table:
         """See `Engine`. One job."""

@@ -238,6 +238,11 @@ class SparkExecutors(SparkEngine):
             rows = self._counted(frame)
         return FrameKeys(frame, rows)
 
+    def times(self, table: str, column: str) -> list[int]:
+        """See `Engine`. A job."""
+        found = self.answer(f"SELECT DISTINCT {quoted(column)} FROM {table}")
+        return sorted(found.column(0).to_pylist())
+
     def clear(self) -> None:
         """See `Engine`."""
         super().clear()
