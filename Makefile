@@ -56,7 +56,7 @@ bench-peers-spark: venv   ## the same on Spark, beside Delta Lake and Iceberg: m
 	@$(WITH_JAVA) $(RUN) bench.peers.spark $(ARGS)
 
 bench-spark: venv   ## the measurements with Spark: make bench-spark SCALE=0.1 for a tenth of the rows
-	@$(WITH_JAVA) $(RUN) bench --only spark --only spark_first --only spark_writes --only spark_ingest --only spark_tables --only spark_history --scale $(or $(SCALE),1) $(ARGS)
+	@$(WITH_JAVA) $(RUN) bench --only spark --only spark_first --only spark_writes --only spark_ingest --only spark_tables --only spark_history --only spark_views --scale $(or $(SCALE),1) $(ARGS)
 
 bench-stores: venv   ## a lake in an object store against the store itself: make bench-stores ROWS=100000
 	@setup/servers.sh >/dev/null

@@ -38,6 +38,7 @@ MEASURED = (
     "spark_ingest",
     "spark_tables",
     "spark_history",
+    "spark_views",
 )
 OUT = Path("bench-out/bench.json")
 SUMMARY, FIGURES = Path("bench/results.md"), Path("docs/benchmarks")

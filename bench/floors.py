@@ -50,6 +50,8 @@ FLOORS = {
     ("spark_writes", "append", "append_to_plain"): 0.5,
     ("spark_writes", "upsert, keys anywhere", "upsert_to_rewrite"): 10.0,
     ("spark_writes", "upsert, keys together", "upsert_to_rewrite"): 10.0,
+    ("spark_views", "refresh, 0.1 % changed", "recompute_to_refresh_ms"): 8.0,
+    ("spark_views", "refresh, 1.0 % changed", "recompute_to_refresh_ms"): 3.0,
 }
 # Likewise, at most.
 CEILINGS = {
@@ -83,6 +85,7 @@ CEILINGS = {
     },
     ("spark_writes", "micro-batch", "helper_over_empty_ms"): 100.0,
     ("spark_writes", "micro-batch", "format_over_noop_ms"): 100.0,
+    ("spark_views", "100 views, all inputs changed", "ms"): 1_000.0,
 }
 
 
