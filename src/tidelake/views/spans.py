@@ -170,7 +170,9 @@ class SpanRun:
         changed = sum(self.emitted[one] for one in read)
         if changed <= AGAIN_SHARE * max(0, again.rows - changed):
             return None
-        times = {time for one in read if self.emitted[one] for time in self._times(engine, one)}
+        times = {
+            time for one in read if self.emitted[one] for time in engine.times(f"d{one}", self._rules.time)
+        }
         return times.pop() if len(times) == 1 else None
 
     def _compare(self, engine: Engine, again: Again, time: int) -> None:
