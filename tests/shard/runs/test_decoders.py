@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ import tidelake
 from tidelake.config import Config
 from tidelake.data.part import scan
 from tidelake.errors import CorruptionError
+from tidelake.shard.runs import read
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
 # A row group is a batch, and all rows are more than few.
@@ -78,6 +80,36 @@ def test_as_many_row_groups_are_decoded_at_once_as_arrow_may_use_processors(
     found = c.to_arrow()
     assert found.select(["k", "v"]).equals(ROWS.cast(found.select(["k", "v"]).schema))
     assert (watch.begun, watch.most) == (GROUPS, at_once)
+
+
+@pytest.mark.usefixtures("cpus")
+@pytest.mark.parametrize(("cpus_", "at_once"), [(1, 1), (2, 2), (4, 4), (50, 4)])
+def test_as_many_batches_are_patched_at_once_but_at_most_four(
+    cpus_: int, at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    c = made(tmp_path)
+    c.append(ROWS.slice(0, 20).append_column("_diff", pa.array([-1] * 20, pa.int64())))
+    pa.set_cpu_count(cpus_)
+    lock, together, counts, put = threading.Lock(), threading.Barrier(at_once), [0, 0, 0], read.put
+
+    def watched(share: Any) -> pa.RecordBatch | None:
+        with lock:
+            counts[0] += 1
+            counts[1] += 1
+            counts[2] = max(counts[2], counts[1])
+            # One for each row group, and one for changes after the last; of these 24 divide by all numbers.
+            waits = counts[0] <= 24
+        if waits:
+            together.wait(60)
+            # Time for one more to begin.
+            time.sleep(0.05)
+        with lock:
+            counts[1] -= 1
+        return put(share)
+
+    monkeypatch.setattr(read, "put", watched)
+    assert c.to_arrow()["k"].to_pylist() == list(range(20, 10 * GROUPS))
+    assert (counts[0], counts[2]) == (GROUPS + 1, at_once)
 
 
 @pytest.mark.usefixtures("cpus")

@@ -48,6 +48,8 @@ __all__ = ["KeyRange", "Source", "rows", "rows_merged", "shown", "sources", "sou
 
 # Of a run that is read alone so many batches are decoded at once: a quarter of a merge's memory.
 _DECODERS_MAX = 8
+# So many batches are patched at once: each is there before and after, with what is between.
+_PATCHERS_MAX = 4
 # Chunks grow with the number of runs, up to this many runs.
 _RUNS_MAX = 64
 # A run is patched with the rows of others if these are at most this fraction; if the first column tells rows
@@ -332,7 +334,7 @@ def _patched(
         unsorted, ordered = held
         parts = shares(ahead, [*map(sort_batch, unsorted), *ordered])
         del held, unsorted, ordered
-        with closing(mapped(put, parts, _decoders(threads))) as made:
+        with closing(mapped(put, parts, min(_decoders(threads), _PATCHERS_MAX))) as made:
             yield from map(Timing(query.time, spec.domain), filter(None, made))
     return True
 
