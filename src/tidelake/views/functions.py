@@ -127,10 +127,8 @@ def linear(name: str, argument: str | None, type_: str, present: str) -> Linear 
     if name == "count":
         return Linear((_counted(there),), "CAST({0} AS BIGINT)")
     if type_ == "BOOLEAN" and name in ("count_if", "countif", "sum"):
-        yes = _counted(f"({present}) AND {argument}")
-        if name == "sum":
-            return Linear((_counted(there), yes), "CASE WHEN {0} > 0 THEN {1} END")
-        return Linear((_counted(there), yes), "CASE WHEN {0} > 0 THEN CAST({1} AS HUGEINT) END")
+        total, yes = "{1}" if name == "sum" else _huge("{1}"), _counted(f"({present}) AND {argument}")
+        return Linear((_counted(there), yes), f"CASE WHEN {{0}} > 0 THEN {total} END")
     if type_ == "BOOLEAN" and name in ("bool_and", "bool_or"):
         wanted, test = (f"NOT {argument}", "{1} = 0") if name == "bool_and" else (argument, "{1} > 0")
         return Linear(
@@ -143,11 +141,8 @@ def linear(name: str, argument: str | None, type_: str, present: str) -> Linear 
         total = float_total([f"{{{i + 1}}}" for i in range(len(parts))])
         values = (_counted(there), *parts)
     elif is_integer(type_):
-        values, total = (
-            (_counted(there), f"CASE WHEN {there} THEN CAST({argument} AS HUGEINT) ELSE 0 END"),
-            "{1}",
-        )
-        values = (values[0], _huge(values[1]))
+        total = "{1}"
+        values = (_counted(there), _huge(f"CASE WHEN {there} THEN CAST({argument} AS HUGEINT) ELSE 0 END"))
     elif match := _DECIMAL.fullmatch(type_):
         precision, scale = int(match[1]), int(match[2])
         unscaled = _unscaled(argument, precision, scale)

@@ -8,7 +8,7 @@ frame knows in which column of which input it lies now.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count as counter
 from typing import Any
@@ -179,15 +179,18 @@ class Relation:
         own = [ref(one.name) for one in self.stages.columns(self.inputs[0])]
         where = " AND ".join(self.text(exp.Paren(this=one)) for one in self.conditions) or None
         stage = self.stages.map(self.inputs[0], own + texts, where)
-        names = [one.name for one in self.stages.columns(stage)]
-        moved = dict(zip([one.name for one in self.stages.columns(self.inputs[0])], names, strict=False))
-        self.place = {id_: (0, moved[name]) for id_, (_, name) in self.place.items()}
-        rest = iter(names[len(own) :])
+        self.replace(stage)
+        rest = iter(self.stages.columns(stage)[len(own) :])
         for id_ in found:
             if id_ not in self.place:
-                self.place[id_] = (0, next(rest))
-        self.inputs, self.conditions = [stage], []
+                self.place[id_] = (0, next(rest).name)
         return found
+
+    def distinct(self, ids_: Iterable[str]) -> int:
+        """The distinct values of columns, as a stage. The relation is one stage."""
+        return self.stages.distinct(
+            self.stages.map(self.inputs[0], [ref(self.place[id_][1]) for id_ in ids_])
+        )
 
     def narrow(self, ids_: Sequence[str]) -> None:
         """Go on with these columns only. The relation is one stage."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidelake.errors import UsageError
-from tidelake.views.functions import LINEAR
+from tidelake.views.functions import LINEAR, Linear
 from tidelake.views.plan import Call, Equal, LinearSum
 from tidelake.views.query.stages import BUCKETS, FAN_OUT, IS_THERE, ROWS, Stages, of_group, ref
 from tidelake.views.query.tables import refuse
@@ -33,11 +33,6 @@ class Aggregate:
     where: str | None
     text: str
     single: bool = False
-
-    @property
-    def is_sum(self) -> bool:
-        """Whether it might be made of sums; its type decides."""
-        return self.name in LINEAR
 
 
 def with_domain(
@@ -114,28 +109,26 @@ class GroupingSet:
             conditions.append(f"coalesce({ref(call.where)}, FALSE)")
         return " AND ".join(conditions) or "TRUE"
 
-    def _type(self, name: str) -> str:
-        return self.stages.type_of(self.stage, name)
+    def _type(self, name: str | None) -> str:
+        return "" if name is None else self.stages.type_of(self.stage, name)
+
+    def _linear(self, call: Aggregate, present: str = "TRUE") -> Linear | None:
+        """A call as accumulators; None: it is no sum, or not of this type."""
+        argument = None if call.argument is None else ref(call.argument)
+        return self.stages.analyzer.linear(call.name, argument, self._type(call.argument), present)
 
     def _is_sum(self, call: Aggregate) -> bool:
-        if not call.is_sum or call.text:
-            return False
-        argument = None if call.argument is None else ref(call.argument)
-        type_ = "" if call.argument is None else self._type(call.argument)
-        return self.stages.analyzer.linear(call.name, argument, type_, "TRUE") is not None
+        return call.name in LINEAR and not call.text and self._linear(call) is not None
 
     def _sums(self, calls: Sequence[Aggregate]) -> tuple[dict[str, str], list[str]]:
         """Accumulators by value, each once, and the result of each call over `g`."""
         named: dict[str, str] = {}
         results = []
         for call in calls:
-            argument = None if call.argument is None else ref(call.argument)
-            type_ = "" if call.argument is None else self._type(call.argument)
-            found = self.stages.analyzer.linear(call.name, argument, type_, self._present(call))
+            found = self._linear(call, self._present(call))
             if found is None:
-                raise UsageError(
-                    f"{call.name}() of {type_} cannot be in a view: cast the argument to a number"
-                )
+                of = self._type(call.argument)
+                raise UsageError(f"{call.name}() of {of} cannot be in a view: cast the argument to a number")
             names = [named.setdefault(value, f"a{len(named)}") for value in found.values]
             results.append(found.of([of_group(name) for name in names]))
         return named, results
@@ -157,7 +150,7 @@ class GroupingSet:
     def _distinct(self, calls: Sequence[Aggregate], argument: str | None, where: str | None) -> int:
         """Aggregates of distinct values: of the groups by key and value."""
         if argument is None:
-            raise refuse("DISTINCT of several columns in an aggregate", "write count(DISTINCT row(a, b))")
+            raise _several()
         names = [*self.keys, argument, *(name for name in (where, self.mark) if name is not None)]
         values = self.stages.distinct(self.stages.map(self.stage, [ref(name) for name in names]))
         at = {name: f"c{i}" for i, name in enumerate(names)}
@@ -184,9 +177,7 @@ class GroupingSet:
                 text = text if present == "TRUE" else f"{text} FILTER (WHERE {present})"
             else:
                 if call.argument is None:
-                    raise refuse(
-                        "DISTINCT of several columns in an aggregate", "write count(DISTINCT row(a, b))"
-                    )
+                    raise _several()
                 type_ = self._type(call.argument)
                 text = stages.analyzer.of_rows(
                     call.name, ref(call.argument), type_, distinct=call.distinct, present=present
@@ -235,3 +226,7 @@ class GroupingSet:
                 rows_max, keys = FAN_OUT, ["c0"]
             else:
                 keys = []
+
+
+def _several() -> UsageError:
+    return refuse("DISTINCT of several columns in an aggregate", "write count(DISTINCT row(a, b))")

@@ -98,8 +98,7 @@ def restrict(compiler: Compiler, frame: Relation, env: Surroundings, condition: 
         if isinstance(inner, exp.Exists):
             _keep_existing(compiler, frame, env, inner.this, negated=negated)
         elif _membership(inner):
-            matched, unknown, rest = _members(compiler, frame, env, inner)
-            del unknown
+            matched, _, rest = _members(compiler, frame, env, inner)
             frame.replace(rest() if negated else matched())
         else:
             # A sub-query in it may fold the frame, which begins a new list.
@@ -132,8 +131,7 @@ def correlated(compiler: Compiler, frame: Relation, env: Surroundings, query: Qu
         stage = None
         if free:
             frame.fold()
-            names = [ref(frame.place[id_][1]) for id_ in free]
-            stage = frame.stages.distinct(frame.stages.map(frame.inputs[0], names))
+            stage = frame.distinct(free)
         inner = Surroundings(env.ctes, frame, env, tuple(free), stage, object())
         try:
             return compiler.query(query, inner)
@@ -179,8 +177,7 @@ def _domain(frame: Relation, answer: QueryStage) -> int | None:
     if not answer.domain:
         return None
     frame.fold()
-    names = [ref(frame.place[id_][1]) for id_ in answer.domain]
-    return frame.stages.distinct(frame.stages.map(frame.inputs[0], names))
+    return frame.distinct(answer.domain)
 
 
 def _scalar(compiler: Compiler, frame: Relation, env: Surroundings, query: Query) -> str:
@@ -311,9 +308,6 @@ def _members(
     if len(values) != len(answer.columns):
         raise UsageError(f"IN compares {len(values)} values with {len(answer.columns)} columns")
 
-    def rows() -> int:
-        return frame.inputs[0]
-
     def compared(found: list[str]) -> list[Expr]:
         return [
             operator(this=column(one), expression=column(other))
@@ -328,16 +322,12 @@ def _members(
         if len(values) > 1:
             raise UsageError("NOT IN of several columns, or IN as a value: write NOT EXISTS (... AND ...)")
         rest = frame.copied()
-        rest.replace(stages.minus(rows(), matched()))
+        rest.replace(stages.minus(frame.inputs[0], matched()))
         unknown = []
         if operator is exp.EQ:
-            null = exp.Is(this=column(values[0]), expression=exp.Null())
-            tests = [
-                lambda _: [null.copy()],
-                lambda found: [exp.Is(this=column(found[0]), expression=exp.Null())],
-            ]
+            tests = [lambda _: [_is_null(column(values[0]))], lambda found: [_is_null(column(found[0]))]]
         else:
-            tests = [lambda found: [exp.Is(this=exp.Paren(this=compared(found)[0]), expression=exp.Null())]]
+            tests = [lambda found: [_is_null(exp.Paren(this=compared(found)[0]))]]
         for test in tests:
             unknown.append(_semi_answer(rest, answer, test))
             rest.replace(stages.minus(rest.inputs[0], unknown[-1]))
@@ -347,12 +337,16 @@ def _members(
     return (no, unknown_, yes) if swapped else (yes, unknown_, no)
 
 
+def _is_null(node: Expr) -> Expr:
+    return exp.Is(this=node, expression=exp.Null())
+
+
 def _membership_value(compiler: Compiler, frame: Relation, env: Surroundings, node: Expr) -> str:
     stages = frame.stages
     parts = _members(compiler, frame, env, node)
     made = []
-    for part, value in zip(parts, ("TRUE", "CAST(NULL AS BOOLEAN)", "FALSE"), strict=True):
-        stage = part()
+    for stage_of, value in zip(parts, ("TRUE", "CAST(NULL AS BOOLEAN)", "FALSE"), strict=True):
+        stage = stage_of()
         made.append(stages.map(stage, [*(ref(one.name) for one in stages.columns(stage)), value]))
     whole = stages.union(made)
     frame.replace(whole)
