@@ -1,4 +1,4 @@
-"""Sums of floats are the exact sum, rounded once."""
+"""Sums of floats are the exact sum, rounded once; sums of decimals are exact."""
 
 import math
 import sys
@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelake.views.floats import float_parts, float_total
+from tidelake.views.functions import linear
 from tiers import examples
 
 duckdb = pytest.importorskip("duckdb")
@@ -81,3 +82,18 @@ def test_retractions_leave_nothing_behind(connection):
 def test_the_sum_of_any_floats_is_that_of_fsum(connection, values):
     values = [value / 16 for value in values]
     assert _sum(connection, values) == math.fsum(values)
+
+
+def test_a_decimal_of_any_size_is_summed():
+    with duckdb.connect() as engine:
+        for digits, scale in ((d, s) for d in (1, 4, 9, 12, 18, 19, 38) for s in range(0, d + 1, 1 + d // 9)):
+            found, type_ = (
+                linear("sum", "x", f"DECIMAL({digits},{scale})", "true"),
+                f"DECIMAL({digits},{scale})",
+            )
+            sums = ", ".join(f"sum({value}) AS a{n}" for n, value in enumerate(found.values))
+            result = found.of([f"a{n}" for n in range(len(found.values))])
+            largest = f"{'9' * (digits - scale)}.{'9' * scale}"
+            given = f"SELECT unnest(['{largest}', '-{largest}'])::{type_} AS x"
+            query = f"SELECT count(*) FROM (SELECT x, {sums} FROM ({given}) GROUP BY x) WHERE {result} = x"
+            assert engine.sql(query).fetchall() == [(2,)], type_

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 
 from tidelake.views.floats import float_parts, float_total
 
+# A product of decimals of at most so many digits has no more, and may overflow.
+_SHORT = 18
+
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -168,6 +171,8 @@ def _unscaled(text: str, precision: int, scale: int) -> str:
     if not scale:
         return _huge(text)
     if precision + scale + 1 <= 38:
+        if precision <= _SHORT < precision + scale + 1:
+            text = f"CAST({text} AS DECIMAL({_SHORT + 1},{scale}))"
         return _huge(f"{text} * {10**scale}")
     return _huge(f"replace(CAST({text} AS VARCHAR), '.', '')")
 
