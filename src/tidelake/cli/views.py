@@ -199,5 +199,7 @@ def verify(lake: str, collection: str, as_of: str | None, as_json: bool) -> None
     rows = [{"row": str(row), "is": "missing"} for row in found.missing]
     rows += [{"row": str(row), "is": "unexpected"} for row in found.unexpected]
     output.table(rows, as_json, empty=f"{found.rows:,} rows, as the query says")
+    for note in found.notes:
+        click.echo(note, err=True)
     if not found.equal:
         raise click.exceptions.Exit(1)

@@ -6,6 +6,7 @@ collection (`Lake.drop`), and its holds on its inputs with it.
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -173,7 +174,8 @@ def _verified(
     # Key columns stand first in a collection.
     columns = [column.name for column in plan.columns]
     stored = _whole(view, columns, columns, time)
-    return compared(name, time, *engine.differing(definition.sql, tables, stored))
+    found = compared(name, time, *engine.differing(definition.sql, tables, stored))
+    return found if found.equal else replace(found, notes=plan.notes)
 
 
 def _whole(of: Collection, columns: list[str], called: list[str], time: Time) -> StoredScan:

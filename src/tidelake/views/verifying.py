@@ -29,6 +29,7 @@ class Verified(FieldsAsHtml):
         rows: of the query.
         missing: rows that the view lacks; the first ones.
         unexpected: rows that it has too many; the first ones.
+        notes: what the view decides where SQL leaves a choice: the query may have another one of equal rows.
     """
 
     view: str
@@ -37,6 +38,7 @@ class Verified(FieldsAsHtml):
     rows: int
     missing: tuple[Row, ...] = ()
     unexpected: tuple[Row, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def compared(view: str, time: object, rows: int, lacked: pa.Table, owed: pa.Table) -> Verified:
