@@ -40,7 +40,7 @@ fix: venv   ## fix what lint and format can fix
 full: venv   ## the slow tests that CI runs after the fast ones
 	@setup/servers.sh >/dev/null
 	@setup/sparks.sh 3.5 4.1 >/dev/null
-	@setup/peers.sh deltalake duckdb ducklake spark-delta spark-iceberg
+	@setup/peers.sh deltalake duckdb ducklake tpc spark-delta spark-iceberg
 	@$(SPARK_CLASSES) $(PYTEST) $(PARALLEL) -m "(full or grows) and not soak" --hypothesis-profile full $(ARGS)
 
 bench: venv   ## the measurements of docs/benchmarks.md
@@ -68,7 +68,7 @@ bench-views: venv   ## refreshes of views beside DuckDB's recompute: make bench-
 soak: venv   ## the tests that run for hours, with fresh random choices
 	@setup/servers.sh >/dev/null
 	@setup/sparks.sh >/dev/null
-	@setup/peers.sh spark-delta spark-iceberg
+	@setup/peers.sh tpc spark-delta spark-iceberg
 	@$(SPARK_CLASSES) $(PYTEST) $(PARALLEL) -m "soak or grows" --hypothesis-profile soak --timeout 0 $(ARGS)
 
 sim: venv   ## simulate clients and faults: make sim SEED=7 STEPS=2000 SEEDS=1000

@@ -16,6 +16,8 @@ declare -A packages=(
   # Of the newest version that has these extensions as packages.
   [ducklake]="duckdb==1.5.5 duckdb-extension-ducklake==1.5.5 duckdb-extension-delta==1.5.5 duckdb-extension-iceberg==1.5.5
     duckdb-extension-avro==1.5.5 duckdb-extension-httpfs==1.5.5 duckdb-extension-parquet==1.5.5"
+  # No peer: the texts of benchmarks.
+  [tpc]="duckdb==1.5.5 duckdb-extension-tpch==1.5.5 duckdb-extension-tpcds==1.5.5"
 )
 declare -A jars=(
   [spark-delta]=4.4.0
