@@ -12,6 +12,9 @@ import tidelake
 from tidelake.views.plan import recomputes_whole
 from tidelake.views.query.compile import compiled
 
+# Of random days a month has several numbers, where it asks for one.
+NO_ANSWER = {("tpcds", 6)}
+
 
 def follow(place, rng, name, numbers, refreshes):
     """Make views of some queries, and compare them with these after each refresh; half span two times."""
@@ -61,4 +64,5 @@ def test_some_queries_of_a_benchmark_stay_its_answers(tmp_path, rng):
 @pytest.mark.parametrize(("name", "queries"), [("tpch", 22), ("tpcds", 99)])
 def test_all_queries_of_a_benchmark_stay_its_answers(tmp_path, rng: Random, name, queries):
     for first in range(1, queries + 1, 11):
-        follow(tmp_path / str(first), rng, name, range(first, first + 11), 20)
+        numbers = [number for number in range(first, first + 11) if (name, number) not in NO_ANSWER]
+        follow(tmp_path / str(first), rng, name, numbers, 20)
