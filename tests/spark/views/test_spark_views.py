@@ -43,6 +43,10 @@ QUERIES = {
     "turned": "SELECT id, -price AS price FROM orders ORDER BY price + 0 NULLS LAST LIMIT 2",
     "rolled": "SELECT customer, s, grouping_id() AS g, count(*) AS n FROM orders "
     "GROUP BY customer, s WITH ROLLUP",
+    # There are such rows at some of the times only.
+    "cube": "SELECT customer, max(price) AS most, count(*) AS n FROM orders WHERE s = 'y' "
+    "GROUP BY CUBE (customer)",
+    "no keys": "SELECT count(*) AS n FROM orders WHERE s = 'y' GROUP BY GROUPING SETS (())",
     "using": "SELECT * FROM (SELECT s, customer AS id FROM orders) JOIN customers USING (id)",
     "natural": "SELECT *, q.s AS t FROM (SELECT s, customer AS id FROM orders) q NATURAL FULL JOIN customers",
     "least": "SELECT min(price) AS least, count(*) AS n FROM orders",

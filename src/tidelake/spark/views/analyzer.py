@@ -86,6 +86,7 @@ class SparkAnalyzer:
     """
 
     dialect, title, orders_by_selected, has_using_first = SparkTexts, "Spark", True, True
+    has_group_of_nothing = False
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session

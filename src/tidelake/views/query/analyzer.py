@@ -16,12 +16,14 @@ class Analyzer(Protocol):
         orders_by_selected: whether a name anywhere in ORDER BY means a selected column first; else only where
             it is all of a term.
         has_using_first: whether `*` of a join begins with the columns of its USING.
+        has_group_of_nothing: whether of several grouping sets one without columns has a group over no rows.
     """
 
     dialect: Any
     title: str
     orders_by_selected: bool
     has_using_first: bool
+    has_group_of_nothing: bool
 
     def read(self, text: str) -> Any:
         """The parser's tree of a user's query.

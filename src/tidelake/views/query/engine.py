@@ -113,6 +113,7 @@ class DuckAnalyzer:
     """Tables that are empty, in a database of its own or beside those of another one; see `Analyzer`."""
 
     dialect, title, orders_by_selected, has_using_first = "duckdb", "DuckDB", False, False
+    has_group_of_nothing = True
 
     def __init__(self, database: Any = None) -> None:
         duckdb = optional("duckdb", "sql")

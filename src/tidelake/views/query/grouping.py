@@ -22,6 +22,7 @@ from tidelake.views.query.subqueries import bind, has_query, is_query, rebuilt
 from tidelake.views.query.tables import refuse
 
 _HEAD = re.compile(r"([A-Za-z_]\w*)\s*\(")
+_ALL = Aggregate("count", None, False, None, "")
 
 
 def function_name(node: Expr) -> str:
@@ -154,8 +155,10 @@ class Grouping:
         made = []
         for keys in sets:
             own = list(dict.fromkeys(where[self.keys[text]] for text in keys))
-            stage = self._groups(frame.inputs[0], outer, own, calls)
+            some = not own and len(sets) > 1 and not stages.analyzer.has_group_of_nothing
+            stage = self._groups(frame.inputs[0], outer, own, [*calls, _ALL] if some else calls)
             names = [one.name for one in stages.columns(stage)]
+            there = f"{ref(names.pop())} > 0" if some else None
             at = dict(zip(own, names[len(outer) :], strict=False))
             texts = [ref(name) for name in names[: len(outer)]]
             for text, id_ in self.keys.items():
@@ -164,7 +167,7 @@ class Grouping:
             texts += [ref(name) for name in names[len(outer) + len(own) :]]
             for asked in self.bits:
                 texts.append(self._bits(asked, keys))
-            made.append(stages.map(stage, texts))
+            made.append(stages.map(stage, texts, there))
         whole = stages.union(made)
         after = Relation(stages, [whole], domain=frame.domain)
         results = [id_ for id_, _ in self.calls.values()]
