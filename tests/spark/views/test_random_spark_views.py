@@ -12,6 +12,7 @@ import sqlglot
 pytest.importorskip("pyspark")
 pytest.importorskip("duckdb")
 
+from pyspark.errors import AnalysisException
 from random_lakes import ARROW, TIMES, contents, history, plain, table
 from random_queries import BASE, Queries
 
@@ -59,8 +60,14 @@ def check(spark: Any, place: Path, seed: int) -> int:
                 there = [(*row[:-1], time, 1) for row in contents(rows, time) for _ in range(row[-1])]
                 given = table(name, there).select([*BASE[name]])
                 session.createDataFrame(given).createOrReplaceTempView(name)
-            for name, text in views.items():
-                assert stored(lake[name], time) == answer(session, text), f"seed {seed}: {text} at {time}"
+            for name, text in list(views.items()):
+                try:
+                    wanted = answer(session, text)
+                except AnalysisException:
+                    # Spark reads it and finds no plan for it, whatever the rows are; a view has one.
+                    del views[name]
+                    continue
+                assert stored(lake[name], time) == wanted, f"seed {seed}: {text} at {time}"
         for name in list(views)[:1]:
             assert ts.verify(spark, lake, name).equal, f"seed {seed}"
     return len(views)
