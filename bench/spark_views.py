@@ -82,7 +82,7 @@ def stored(place: str, rows: int) -> None:
 
 
 def changed(rows: int, start: int, count: int) -> pa.Table:
-    """Facts that are gone, and new ones; none of those that earlier changes took away."""
+    """Removes some facts and adds as many. No two changes remove the same fact."""
     half = np.arange(start, start + count // 2)
     pairs = [(facts(half * 32_416_190_071 % rows, rows), -1), (facts(rows + half, rows), 1)]
     return pa.concat_tables(one.append_column("_diff", pa.array([diff] * len(one))) for one, diff in pairs)

@@ -402,7 +402,7 @@ def test_explain_tells_of_no_refresh_that_is_not_the_last(lake):
     assert lake.explain("v").last.rows == lake.explain("w").last.rows == 1
     lake["a"].append(rows((2, 7, 1, 1, 1)), upper=2)
     lake.refresh()
-    # Of those that change together, one is closed without a row.
+    # The commit of views that change together closes one of them without a row.
     assert lake.explain("v").last.rows == 2 and lake.explain("w").last is None
 
 
