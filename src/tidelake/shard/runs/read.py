@@ -152,8 +152,9 @@ def with_small_held(
     if folded is None:
         return runs
     rows_ = pa.Table.from_batches(folded, update_schema(spec.schema, spec.domain)).combine_chunks()
-    keys = encode_key(rows_, spec.schema).to_pylist()
-    edges = [*(bisect_left(keys, start) for start in starts), len(keys)]
+    keys = encode_key(rows_, spec.schema)
+    first_at = partial(bisect_left, range(len(keys)), key=lambda place: keys[place].as_py())
+    edges = [*map(first_at, starts), len(keys)]
     pieces = [
         rows_.slice(first, last - first).to_batches() for first, last in pairwise(edges) if first < last
     ]
